@@ -322,7 +322,8 @@ class Replay(SQLModel, table=True):
 
     __table_args__ = (
         _one_of("status", REPLAY_STATUSES),
-        UniqueConstraint("run_id", "capture_id", "workload_id"),
+        Index("ix_replay_run", "run_id", "status"),
+        Index("ix_replay_subject", "subject", "started_us"),
         Index("ix_replay_started", "started_us"),
         Index("ix_replay_capture", "capture_id", "started_us", "status"),
         Index("ix_replay_definition", "definition_id", "started_us"),
@@ -330,10 +331,19 @@ class Replay(SQLModel, table=True):
     )
     id: int | None = _key()
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
+    subject: str = _text()
+    """The workload's uuid, as the store or the replayed root names it."""
+    definition: str = _text()
+    """The definition's name, also where its body is unknown."""
     capture_id: int | None = Field(default=None, foreign_key="capture.id", ondelete="CASCADE")
-    """NULL: a workload that has no engine output."""
-    workload_id: int = Field(foreign_key="workload.id", ondelete="CASCADE", index=True)
-    definition_id: int = Field(foreign_key="definition.id")
+    """NULL: no engine output, or a root that was replayed in place and never imported."""
+    workload_id: int | None = Field(
+        default=None, foreign_key="workload.id", ondelete="CASCADE", index=True
+    )
+    definition_id: int | None = Field(default=None, foreign_key="definition.id")
+    """The version that ran; NULL where there was none to run."""
+    origin: str | None = _text(default=None)
+    """`file:line` of a root that was replayed in place."""
     status: str = _text()
     reason: str | None = _text(default=None)
     """Why it did not simply pass, in one sentence."""

@@ -103,11 +103,17 @@ class OracleVerdict:
 class ReplayRow:
     """One verdict with its outputs."""
 
-    workload_id: int
-    definition_id: int
+    subject: str
+    """The workload's uuid."""
+    definition: str
+    """The definition's name."""
     status: str
     started_us: int
+    workload_id: int | None = None
+    definition_id: int | None = None
     capture_id: int | None = None
+    origin: str | None = None
+    """`file:line` of a root that is replayed in place."""
     reason: str | None = None
     warning: str | None = None
     imported: bool = False
@@ -314,11 +320,14 @@ def add_replay(connection: sqlite3.Connection, run_id: int, replay: ReplayRow) -
             traceback=replay.traceback,
         )
     cursor = connection.execute(
-        "INSERT INTO replay(run_id, capture_id, workload_id, definition_id, status, reason,"
-        " warning, imported, device, seconds, started_us, error_id)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+        "INSERT INTO replay(run_id, subject, definition, origin, capture_id, workload_id,"
+        " definition_id, status, reason, warning, imported, device, seconds, started_us, error_id)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         (
             run_id,
+            replay.subject,
+            replay.definition,
+            replay.origin,
             replay.capture_id,
             replay.workload_id,
             replay.definition_id,

@@ -402,9 +402,12 @@ def upgrade() -> None:
         "replay",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("definition", sa.Text(), nullable=False),
         sa.Column("capture_id", sa.Integer(), nullable=True),
-        sa.Column("workload_id", sa.Integer(), nullable=False),
-        sa.Column("definition_id", sa.Integer(), nullable=False),
+        sa.Column("workload_id", sa.Integer(), nullable=True),
+        sa.Column("definition_id", sa.Integer(), nullable=True),
+        sa.Column("origin", sa.Text(), nullable=True),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("warning", sa.Text(), nullable=True),
@@ -438,7 +441,6 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_replay")),
-        sa.UniqueConstraint("run_id", "capture_id", "workload_id", name=op.f("uq_replay_run_id")),
         sqlite_strict=True,
     )
     with op.batch_alter_table("replay", schema=None) as batch_op:
@@ -446,7 +448,9 @@ def upgrade() -> None:
             "ix_replay_capture", ["capture_id", "started_us", "status"], unique=False
         )
         batch_op.create_index("ix_replay_definition", ["definition_id", "started_us"], unique=False)
+        batch_op.create_index("ix_replay_run", ["run_id", "status"], unique=False)
         batch_op.create_index("ix_replay_started", ["started_us"], unique=False)
+        batch_op.create_index("ix_replay_subject", ["subject", "started_us"], unique=False)
         batch_op.create_index(batch_op.f("ix_replay_workload_id"), ["workload_id"], unique=False)
 
     op.create_table(
@@ -521,7 +525,9 @@ def downgrade() -> None:
     op.drop_table("oracle_output")
     with op.batch_alter_table("replay", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_replay_workload_id"))
+        batch_op.drop_index("ix_replay_subject")
         batch_op.drop_index("ix_replay_started")
+        batch_op.drop_index("ix_replay_run")
         batch_op.drop_index("ix_replay_definition")
         batch_op.drop_index("ix_replay_capture")
 
