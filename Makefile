@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)  ## capture a real diffusion transformer, replay, import, list
-	$(BIN)/python -m kclab.demo
+	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## every test but the slow ones and the engines'
 	$(BIN)/python -m pytest -q -n 2
