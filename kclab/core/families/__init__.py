@@ -1,0 +1,24 @@
+"""Families of definitions: each writes a definition for any sizes, with one trusted reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kclab.core.families import dense_gemm
+from kclab.core.families.family import Family
+
+__all__ = ["FAMILIES", "Family", "family_of"]
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {module.FAMILY.name: module.FAMILY for module in (dense_gemm,)}
+)
+"""Every family, by name."""
+
+
+def family_of(definition_name: str) -> str | None:
+    """The family whose naming `definition_name` follows, None for a name of nobody's."""
+    for family in FAMILIES.values():
+        if family.names.fullmatch(definition_name):
+            return family.name
+    return None

@@ -1,0 +1,105 @@
+"""What a family is: one reference source, and a body for any sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kclab.core.definition import Definition
+from kclab.core.digest import text_sha256
+from kclab.core.errors import BadUsage
+
+Body = dict[str, Any]
+
+DTYPE_TAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""How a definition's name spells its dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A function that writes a definition for any sizes, and the one reference they share."""
+
+    name: str
+    summary: str
+    sizes: tuple[str, ...]
+    """The parameters of `make` that have no default."""
+    options: Mapping[str, Any]
+    """The other parameters of `make`, with their defaults."""
+    write: Callable[..., Body] = field(repr=False)
+    """Writes the JSON body from sizes and options."""
+    names: re.Pattern[str] = field(repr=False)
+    """Matches the name of every definition of this family."""
+    source: str = field(repr=False)
+    """The reference's file in `references/`, without `.py`."""
+
+    @property
+    def reference(self) -> str:
+        """The reference source that every definition of this family carries."""
+        return read_reference(self.source)
+
+    @property
+    def reference_sha256(self) -> str:
+        """Always trusted; see `kclab.core.trust`."""
+        return text_sha256(self.reference)
+
+    def make(self, **parameters: Any) -> Definition:
+        """The definition for these sizes; BadUsage names a missing, unknown or odd parameter."""
+        missing = [size for size in self.sizes if size not in parameters]
+        if missing:
+            raise BadUsage(f"family {self.name} needs the size {', '.join(missing)}.")
+        known = (*self.sizes, *self.options)
+        unknown = [key for key in parameters if key not in known]
+        if unknown:
+            raise BadUsage(
+                f"family {self.name} has no parameter {unknown[0]!r}; it has {', '.join(known)}."
+            )
+        for size in self.sizes:
+            require_size(size, parameters[size])
+        body = self.write(**{**self.options, **parameters})
+        return Definition.from_body(body, f"family {self.name}")
+
+
+@cache
+def read_reference(source: str) -> str:
+    """The text of `references/<source>.py`."""
+    return (Path(__file__).parent / "references" / f"{source}.py").read_text(encoding="utf-8")
+
+
+def require_size(name: str, value: object) -> None:
+    """BadUsage unless `value` is a positive int."""
+    if type(value) is not int or value < 1:
+        raise BadUsage(f"size {name} must be a whole number of 1 or more; found {value!r}.")
+
+
+def dtype_of(tag: str) -> str:
+    """torch's name for `bf16`, `fp16` or `fp32`; torch's own names pass as they are."""
+    if tag in DTYPE_TAGS:
+        return DTYPE_TAGS[tag]
+    if tag in DTYPE_TAGS.values():
+        return tag
+    raise BadUsage(f"dtype {tag!r} is none of {', '.join(DTYPE_TAGS)}.")
+
+
+def tag_of(dtype: str) -> str:
+    """`bf16` for `bfloat16`, and so on; tags pass as they are."""
+    wanted = dtype_of(dtype)
+    return next(tag for tag, name in DTYPE_TAGS.items() if name == wanted)
+
+
+def const(value: int, description: str) -> Body:
+    """A constant axis."""
+    return {"type": "const", "value": value, "description": description}
+
+
+def var(description: str) -> Body:
+    """A variable axis."""
+    return {"type": "var", "description": description}
+
+
+def tensor(shape: list[str] | None, dtype: str, description: str) -> Body:
+    """An input or output; a None shape is a Python scalar."""
+    return {"shape": shape, "dtype": dtype, "description": description}
