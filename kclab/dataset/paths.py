@@ -1,0 +1,71 @@
+"""Paths that a dataset names, kept inside its root.
+
+A descriptor's path is text that somebody else wrote. It is refused, before anything is opened,
+when it is absolute, climbs with `..`, carries a Windows drive or backslash or a NUL, or when a
+symbolic link on the way leads out of the root. `./` is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from kclab.core.errors import DatasetRefused
+
+PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib")
+"""Files that load by running code; kclab reads none of them."""
+
+
+def contained(root: Path, text: str) -> Path:
+    """The file that `text` names under `root`; raises DatasetRefused when it could lie outside."""
+    return Path(Containment(root).locate(text))
+
+
+class Containment:
+    """Checks many paths of one root; each folder's links are followed once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = os.path.realpath(root)
+        self._folders: dict[str, str] = {}
+
+    def locate(self, text: str) -> str:
+        """The absolute path of `text`; raises DatasetRefused. The file need not exist."""
+        parts = relative_parts(text)
+        folder = self._folder("/".join(parts[:-1]), text)
+        path = f"{folder}/{parts[-1]}"
+        try:
+            linked = stat.S_ISLNK(os.lstat(path).st_mode)
+        except OSError:
+            return path
+        return self._inside(os.path.realpath(path), text) if linked else path
+
+    def _folder(self, relative: str, text: str) -> str:
+        found = self._folders.get(relative)
+        if found is None:
+            found = self._inside(os.path.realpath(os.path.join(self.root, relative)), text)  # noqa: PTH118
+            self._folders[relative] = found
+        return found
+
+    def _inside(self, path: str, text: str) -> str:
+        if path != self.root and not path.startswith(self.root.rstrip("/") + "/"):
+            raise DatasetRefused(f"path {text!r} leads out of the dataset through a symbolic link.")
+        return path
+
+
+def relative_parts(text: str) -> list[str]:
+    """The parts of a relative path, `.` dropped; raises DatasetRefused for any other path."""
+    if "\0" in text:
+        raise DatasetRefused(f"path {text!r} holds a NUL byte.")
+    if text.startswith("/"):
+        raise DatasetRefused(f"path {text!r} is absolute; a dataset may name only its own files.")
+    if "\\" in text or text[1:2] == ":":
+        raise DatasetRefused(f"path {text!r} is a Windows path; a dataset separates with '/'.")
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise DatasetRefused(f"path {text!r} climbs out with '..'.")
+    if not parts:
+        raise DatasetRefused(f"path {text!r} names no file.")
+    if parts[-1].lower().endswith(PICKLE_SUFFIXES):
+        raise DatasetRefused(f"path {text!r} is a pickle, which runs code when it is loaded.")
+    return parts
