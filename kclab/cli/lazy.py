@@ -32,25 +32,29 @@ class LazyGroup(TyperGroup):
     """The root group; see the module's docstring."""
 
     commands_table: ClassVar[dict[str, tuple[str, str]]] = COMMANDS
-    _listing = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Typer suggests names out of this mapping, and lists them in help.
+        self.commands = {
+            name: TyperCommand(name, help=summary)
+            for name, (_, summary) in self.commands_table.items()
+        }
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands_table)
+        """The commands in the order of the table."""
+        return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands_table:
-            return None
-        module, summary = self.commands_table[cmd_name]
-        if self._listing or ctx.resilient_parsing:
-            return TyperCommand(cmd_name, help=summary)
-        app: typer.Typer = importlib.import_module(module).app
-        command = typer.main.get_command(app)
-        command.name = cmd_name
-        return command
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load the command that is to run (or whose words are being completed)."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load_command(name), rest
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
+
+def load_command(name: str) -> Any:
+    """The real command of that name; imports its module."""
+    module, _ = COMMANDS[name]
+    app: typer.Typer = importlib.import_module(module).app
+    command = typer.main.get_command(app)
+    command.name = name
+    return command

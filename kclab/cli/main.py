@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -46,20 +48,56 @@ def root(
     context.obj = db
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; expected errors become one sentence and an exit code."""
+    logging.basicConfig(format="kclab: %(message)s", level=logging.WARNING)
+    words = lift_database(list(sys.argv[1:] if argv is None else argv))
     try:
-        app()
+        app(words, prog_name="kclab")
     except KclabError as error:
-        _say(str(error))
-        sys.exit(int(error.exit_code))
-    except KeyboardInterrupt:
-        _say("interrupted.")
-        sys.exit(int(ExitCode.INTERRUPTED))
+        _end(str(error), error.exit_code)
+    except SystemExit as end:
+        if end.code == ExitCode.INTERRUPTED:
+            _say("interrupted.")
+        raise
     except BrokenPipeError:
         # The reader of our output left (`| head`): nothing to say, and nowhere to say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(int(ExitCode.CHECK_FAILED))
+    except Exception as error:
+        # Everything else is a bug and shows its traceback, but for faults of files and disks.
+        _end_for_file(error)
+        raise
+
+
+def lift_database(words: list[str]) -> list[str]:
+    """Move `--db PATH` to the front, so that it may also stand after the command.
+
+    Words after `--` belong to somebody else's program and are left alone.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    for at, word in enumerate(words[:end]):
+        if word == "--db" and at + 1 < end:
+            return [*words[at : at + 2], *words[:at], *words[at + 2 :]]
+        if word.startswith("--db="):
+            return [word, *words[:at], *words[at + 1 :]]
+    return words
+
+
+def _end_for_file(error: Exception) -> None:
+    if isinstance(error, OSError) and error.filename is not None:
+        _end(f"{error.filename}: {error.strerror}.", ExitCode.ENVIRONMENT)
+    if "sqlite3" in sys.modules:
+        from kclab.db.connection import explain
+
+        problem = explain(error, Path("the database"))
+        if problem is not None:
+            _end(str(problem), problem.exit_code)
+
+
+def _end(message: str, code: ExitCode) -> None:
+    _say(message)
+    sys.exit(int(code))
 
 
 def _say(message: str) -> None:

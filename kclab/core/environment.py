@@ -76,22 +76,33 @@ def _cpu_name() -> str | None:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str | None:
-    """Changes at each boot of the machine; None where the kernel does not tell."""
+    """Names this boot of the machine and this pid namespace; None where the kernel does not tell.
+
+    Two containers of one machine cannot see each other's processes, so their ids differ.
+    """
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    if not path.is_file():
+        return None
+    boot = path.read_text(encoding="utf-8").strip()
+    namespace = Path("/proc/self/ns/pid")
+    return f"{boot} {namespace.readlink()}" if namespace.is_symlink() else boot
 
 
 def process_started_us(pid: int) -> int | None:
-    """When a process began, microseconds UTC; None when there is no such process (or a zombie)."""
+    """When a process began; None when there is no such process (or only a zombie).
+
+    Microseconds since the boot on Linux, since the epoch elsewhere: good for telling a recycled
+    pid within one boot. The boot's own wall-clock time is left out, since setting the clock
+    moves it.
+    """
     stat = Path(f"/proc/{pid}/stat")
     try:
-        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+        fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return _process_started_portably(pid)
-    if fields[0] == "Z":
+    if fields[0] in ("Z", "X"):
         return None
-    ticks = int(fields[19])
-    return _boot_time_us() + ticks * 1_000_000 // os.sysconf("SC_CLK_TCK")
+    return int(fields[19]) * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _process_started_portably(pid: int) -> int | None:
@@ -103,11 +114,3 @@ def _process_started_portably(pid: int) -> int | None:
         return int(psutil.Process(pid).create_time() * 1e6)
     except psutil.NoSuchProcess:
         return None
-
-
-@lru_cache(maxsize=1)
-def _boot_time_us() -> int:
-    for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
-        if line.startswith("btime"):
-            return int(line.split()[1]) * 1_000_000
-    return 0

@@ -16,9 +16,11 @@ def now_us() -> Microseconds:
 
 
 def uuid7() -> str:
-    """A time-ordered uuid (RFC 9562, version 7): 48 bits of milliseconds, then random bits."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = milliseconds << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
+    """A time-ordered uuid: RFC 9562 version 7, whose 12 bits after the version hold the fraction
+    of the millisecond (its section 6.2, method 3), so that runs of one millisecond sort too.
+    """
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4096 // 1_000_000
+    random = int.from_bytes(os.urandom(8), "big") >> 2
+    value = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random
     return str(uuid.UUID(int=value))

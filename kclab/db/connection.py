@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kclab.core.errors import (
+    BadUsage,
     DatabaseBusy,
     DatabaseDamaged,
     DatabaseMissing,
@@ -27,48 +28,93 @@ BUSY_TIMEOUT_MS = 10_000
 """How long a writer waits for another one."""
 
 WRITE_PRAGMAS = (
-    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA foreign_keys=ON",
     "PRAGMA synchronous=NORMAL",
     "PRAGMA temp_store=MEMORY",
 )
 
+OWN_TABLES = frozenset({"run", "workload", "blob"})
+"""What every kclab database has had since the first revision; other projects use Alembic too."""
+
 
 def busy_timeout_ms() -> int:
     """The busy timeout in milliseconds; `KCLAB_BUSY_TIMEOUT_MS` overrides it."""
-    return int(os.environ.get("KCLAB_BUSY_TIMEOUT_MS", BUSY_TIMEOUT_MS))
+    asked = os.environ.get("KCLAB_BUSY_TIMEOUT_MS", str(BUSY_TIMEOUT_MS))
+    if not asked.isdecimal():
+        raise BadUsage(f"KCLAB_BUSY_TIMEOUT_MS={asked}: expected a whole number of milliseconds.")
+    return int(asked)
 
 
 def connect_write(path: Path) -> sqlite3.Connection:
     """A read-write connection to an existing database of the current schema.
 
-    Raises DatabaseMissing, DatabaseOutdated, DatabaseNewer or DatabaseDamaged.
+    Raises DatabaseMissing, DatabaseOutdated, DatabaseNewer, DatabaseDamaged or DatabaseProblem.
     """
     require_current(path)
-    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_timeout_ms() / 1000)
-    for pragma in WRITE_PRAGMAS:
-        connection.execute(pragma)
-    connection.execute(f"PRAGMA busy_timeout={busy_timeout_ms()}")
-    connection.row_factory = sqlite3.Row
+    with translated(path):
+        connection = open_database(path, "rw")
+        for pragma in WRITE_PRAGMAS:
+            connection.execute(pragma)
     return connection
 
 
 def connect_read(path: Path) -> sqlite3.Connection:
     """A connection that cannot write; rows come back as sqlite3.Row.
 
-    Raises DatabaseMissing, DatabaseOutdated, DatabaseNewer or DatabaseDamaged.
+    Raises DatabaseMissing, DatabaseOutdated, DatabaseNewer, DatabaseDamaged or DatabaseProblem.
     """
-    require_current(path)
-    connection = _open_read_only(path)
+    with translated(path):
+        connection = _open_to_look(path)
+        try:
+            _require(path, _revision(path, connection))
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_database(path: Path, mode: str) -> sqlite3.Connection:
+    """A bare connection in autocommit with the busy timeout.
+
+    `mode` is SQLite's: ro, rw, rwc (which creates), or `ro&immutable=1`.
+    """
+    connection = sqlite3.connect(
+        database_uri(path, mode), uri=True, isolation_level=None, timeout=busy_timeout_ms() / 1000
+    )
     connection.row_factory = sqlite3.Row
     return connection
 
 
-def _open_read_only(path: Path) -> sqlite3.Connection:
-    uri = f"{path.resolve().as_uri()}?mode=ro"
-    connection = sqlite3.connect(
-        uri, uri=True, isolation_level=None, timeout=busy_timeout_ms() / 1000
-    )
+def database_uri(path: Path, mode: str) -> str:
+    """The SQLite URI of a file; any character may stand in its name."""
+    return f"{path.resolve().as_uri()}?mode={mode}"
+
+
+def _open_to_look(path: Path) -> sqlite3.Connection:
+    """Open read-only, also where the folder lets nobody make the WAL's side files."""
+    require_file(path)
+    connection = open_database(path, "ro")
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("SELECT count(*) FROM sqlite_master")
+        return connection
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if _primary(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise
+    return _open_immutable(path)
+
+
+def _open_immutable(path: Path) -> sqlite3.Connection:
+    wal = path.with_name(f"{path.name}-wal")
+    if not os.access(path, os.R_OK):
+        raise DatabaseProblem(f"{path}: not readable by this user.")
+    if wal.is_file() and wal.stat().st_size:
+        raise DatabaseProblem(
+            f"{path}: its folder is read-only and its last changes are still in {wal.name}; "
+            "copy both to a folder that you can write to, and look there."
+        )
+    connection = open_database(path, "ro&immutable=1")
     connection.execute("PRAGMA query_only=ON")
     return connection
 
@@ -86,80 +132,136 @@ def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
+            connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
 
 @contextmanager
-def translated(connection: sqlite3.Connection | Path) -> Iterator[None]:
-    """Turn sqlite3's operational errors into kclab's, each naming the database."""
+def translated(database: sqlite3.Connection | Path) -> Iterator[None]:
+    """Turn what can go wrong with a database file into kclab's errors, each naming the file.
+
+    Programming mistakes (a wrong statement, a broken constraint) stay sqlite3's own.
+    """
     try:
         yield
-    except sqlite3.OperationalError as error:
-        path = connection if isinstance(connection, Path) else database_path(connection)
-        if "locked" in str(error) or "busy" in str(error):
-            raise DatabaseBusy(
-                f"{path}: another process has held the write lock for "
-                f"{busy_timeout_ms() / 1000:g} s; try again once it is done."
-            ) from error
-        if "disk is full" in str(error) or "readonly" in str(error):
-            raise DatabaseProblem(f"{path}: {error}; nothing was written.") from error
-        raise
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.IntegrityError):
+    except sqlite3.Error as error:
+        problem = explain(error, database)
+        if problem is None:
             raise
-        path = connection if isinstance(connection, Path) else database_path(connection)
-        raise DatabaseDamaged(f"{path}: {error}; it was left as it is.") from error
+        raise problem from error
+
+
+def explain(error: BaseException, database: sqlite3.Connection | Path) -> DatabaseProblem | None:
+    """kclab's error for one of sqlite3's; None where the fault is not the file's."""
+    if not isinstance(error, sqlite3.Error):
+        return None
+    code = _primary(error)
+    path = database if isinstance(database, Path) else database_path(database)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseBusy(
+            f"{path}: another process has held the write lock for "
+            f"{busy_timeout_ms() / 1000:g} s; try again once it is done."
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return DatabaseDamaged(f"{path}: {error}; it was left as it is.")
+    if code in _REFUSALS:
+        return DatabaseProblem(f"{path}: {error}; nothing was written.")
+    return None
+
+
+_REFUSALS = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_TOOBIG,
+)
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The primary result code; sqlite3 sets none on errors of its own making."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def database_path(connection: sqlite3.Connection) -> str:
     """The file behind a connection."""
-    row = connection.execute("PRAGMA database_list").fetchone()
-    return str(row[2])
+    try:
+        return str(connection.execute("PRAGMA database_list").fetchone()[2])
+    except sqlite3.Error:
+        return "the database"
 
 
-def schema_revision(path: Path) -> str | None:
-    """The Alembic revision of a database, None for an empty one.
+def journal_mode(connection: sqlite3.Connection) -> str:
+    """The journal that SQLite really uses: `wal`, unless the file system cannot share memory."""
+    return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
-    Raises DatabaseMissing or DatabaseDamaged.
-    """
+
+def require_file(path: Path) -> None:
+    """Raise DatabaseMissing or DatabaseDamaged unless `path` is a file."""
+    if path.is_dir():
+        inside = path / "kclab.db"
+        hint = f"; did you mean {inside}?" if inside.is_file() else ", not a database."
+        raise DatabaseDamaged(f"{path} is a folder{hint}")
     if not path.exists():
         raise DatabaseMissing(
             f"{path}: no such database. The first command that writes makes it, "
             "or name another with --db or KCLAB_DB."
         )
-    if path.is_dir():
-        raise DatabaseDamaged(f"{path} is a folder, not a database.")
+    if not path.is_file():
+        raise DatabaseDamaged(f"{path} is not a regular file.")
+
+
+def schema_revision(path: Path) -> str | None:
+    """The Alembic revision of a database, None for an empty one.
+
+    Raises DatabaseMissing, DatabaseDamaged or DatabaseProblem.
+    """
     with translated(path):
-        connection = _open_read_only(path)
+        connection = _open_to_look(path)
         try:
-            names = {r[0] for r in connection.execute("SELECT name FROM sqlite_master")}
-            if "alembic_version" not in names:
-                if names:
-                    raise DatabaseDamaged(
-                        f"{path}: a SQLite database, but not one of kclab's; it was left as it is."
-                    )
-                return None
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-            return None if row is None else str(row[0])
+            return _revision(path, connection)
         finally:
             connection.close()
 
 
+def _revision(path: Path, connection: sqlite3.Connection) -> str | None:
+    names = {r[0] for r in connection.execute("SELECT name FROM sqlite_master")}
+    if not names:
+        return None
+    if not names >= OWN_TABLES | {"alembic_version"}:
+        raise DatabaseDamaged(
+            f"{path}: a SQLite database, but not one of kclab's; it was left as it is."
+        )
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    if row is None:
+        raise DatabaseDamaged(f"{path}: it has lost its schema revision; it was left as it is.")
+    return str(row[0])
+
+
 def require_current(path: Path) -> None:
     """Raise unless `path` is a database of exactly this kclab's schema."""
-    revision = schema_revision(path)
+    _require(path, schema_revision(path))
+
+
+def _require(path: Path, revision: str | None) -> None:
     if revision == SCHEMA_REVISION:
         return
-    if revision is None or revision in KNOWN_REVISIONS:
-        found = "is empty" if revision is None else f"has schema {revision}"
-        raise DatabaseOutdated(
-            f"{path} {found}, this kclab uses {SCHEMA_REVISION}; run `kclab db upgrade`."
-        )
-    raise DatabaseNewer(
-        f"{path} has schema {revision}, which this kclab ({SCHEMA_REVISION}) does not know; "
-        "use the newer kclab that wrote it."
+    require_known(path, revision)
+    found = "is empty" if revision is None else f"has schema {revision}"
+    raise DatabaseOutdated(
+        f"{path} {found}, this kclab uses {SCHEMA_REVISION}; run `kclab db upgrade`."
     )
+
+
+def require_known(path: Path, revision: str | None) -> None:
+    """Raise DatabaseNewer for a revision that this kclab has never heard of."""
+    if revision is not None and revision not in KNOWN_REVISIONS:
+        raise DatabaseNewer(
+            f"{path} has schema {revision}, which this kclab ({SCHEMA_REVISION}) does not know; "
+            "use the newer kclab that wrote it."
+        )

@@ -2,18 +2,29 @@
 
 Foreign keys are off while a migration runs: batch mode recreates tables, and with them on a
 CASCADE would silently empty the children. They are checked before the commit instead.
+The whole upgrade is one transaction, so that a failed or killed one leaves the database as it was.
 """
 
 from __future__ import annotations
 
-import sqlite3
+import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from kclab.core.errors import DatabaseDamaged, DatabaseNewer
-from kclab.db.connection import busy_timeout_ms, schema_revision, translated
-from kclab.db.revision import KNOWN_REVISIONS, SCHEMA_REVISION
+from kclab.core.errors import DatabaseDamaged, DatabaseProblem
+from kclab.db.connection import (
+    journal_mode,
+    open_database,
+    require_file,
+    require_known,
+    schema_revision,
+    translated,
+)
+from kclab.db.revision import SCHEMA_REVISION
+
+log = logging.getLogger(__name__)
 
 
 def migrations_folder() -> Path:
@@ -22,65 +33,135 @@ def migrations_folder() -> Path:
     for folder in (package.parent / "migrations", package / "_migrations"):
         if (folder / "env.py").is_file():
             return folder
-    raise DatabaseDamaged("kclab's migrations are missing; reinstall kclab.")
+    raise DatabaseProblem("kclab's migrations are missing; reinstall kclab.")
 
 
 def ensure_current(path: Path) -> Path | None:
     """Create or upgrade the database at `path`; returns the backup that an upgrade made.
 
-    Raises DatabaseNewer or DatabaseDamaged and leaves the file untouched.
+    Raises DatabaseNewer, DatabaseDamaged or DatabaseProblem and leaves the file untouched.
     """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        upgrade(path)
-        return None
-    revision = schema_revision(path)
-    if revision == SCHEMA_REVISION:
-        return None
-    if revision is not None and revision not in KNOWN_REVISIONS:
-        raise DatabaseNewer(
-            f"{path} has schema {revision}, which this kclab ({SCHEMA_REVISION}) does not know; "
-            "use the newer kclab that wrote it."
+    if path.exists():
+        revision = schema_revision(path)
+        if revision == SCHEMA_REVISION:
+            return None
+        require_known(path, revision)
+    else:
+        _make_folder(path.parent)
+    _use_wal(path)
+    return upgrade(path)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseProblem(f"{folder}: cannot make this folder ({error.strerror}).") from error
+
+
+def _use_wal(path: Path) -> None:
+    """Switch to WAL, once for the life of the file; asking does not fail where it cannot be."""
+    with translated(path):
+        connection = open_database(path, "rwc")
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            warn_without_wal(path, journal_mode(connection))
+        finally:
+            connection.close()
+
+
+def warn_without_wal(path: Path, mode: str) -> None:
+    """Log a warning where readers and writers will have to wait for each other."""
+    if mode != "wal":
+        log.warning(
+            "%s: this file system gives journal mode %s instead of WAL, so readers and writers "
+            "wait for each other; `kclab doctor` names the file system. Use a local disk.",
+            path,
+            mode,
         )
-    backup = (
-        None if revision is None else back_up(path, path.with_name(f"{path.name}.bak-{revision}"))
-    )
-    upgrade(path)
-    return backup
 
 
 def back_up(path: Path, destination: Path) -> Path:
-    """Write a compact, consistent copy of a live database; an existing name gets a number."""
+    """Write a compact, consistent copy of a live database; an existing name gets a number.
+
+    Raises DatabaseMissing, DatabaseDamaged, DatabaseBusy or DatabaseProblem.
+    """
+    require_file(path)
+    _make_folder(destination.parent)
     target, number = destination, 1
-    while target.exists():
+    while not _reserve(target):
         target, number = destination.with_name(f"{destination.name}.{number}"), number + 1
-    with translated(path):
-        connection = sqlite3.connect(path, timeout=busy_timeout_ms() / 1000)
-        try:
-            connection.execute("VACUUM INTO ?", (str(target),))
-        finally:
-            connection.close()
+    try:
+        with translated(path):
+            connection = open_database(path, "ro")
+            try:
+                connection.execute("VACUUM INTO ?", (str(target),))
+            finally:
+                connection.close()
+        _sync_file(target)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
     return target
 
 
-def upgrade(path: Path, revision: str = "head") -> None:
-    """Run the migrations up to `revision` in one transaction, then check foreign keys."""
+def _reserve(target: Path) -> bool:
+    """Make an empty file (which VACUUM INTO fills); False where the name is taken."""
+    try:
+        target.open("xb").close()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise DatabaseProblem(f"{target}: cannot write the copy ({error.strerror}).") from error
+    return True
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def upgrade(path: Path, revision: str = "head") -> Path | None:
+    """Run the migrations up to `revision` in one transaction; returns the backup it made first.
+
+    An empty database needs no backup. Several processes may do this at once: one upgrades, the
+    others wait and find it done.
+    """
+    from kclab.db.session import database_errors, migration_engine
+
+    engine = migration_engine(path)
+    try:
+        with database_errors(path), engine.begin() as connection:
+            found = _revision_inside(connection)
+            if found == SCHEMA_REVISION:
+                return None
+            # The write lock is ours, so nothing changes between this copy and the upgrade.
+            backup = found and back_up(path, path.with_name(f"{path.name}.bak-{found}"))
+            _run_migrations(connection, revision)
+            _check_foreign_keys(path, connection)
+            return Path(backup) if backup else None
+    finally:
+        engine.dispose()
+
+
+def _revision_inside(connection: Any) -> str | None:
+    table = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+    if connection.exec_driver_sql(table).scalar() is None:
+        return None
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return None if found is None else str(found)
+
+
+def _run_migrations(connection: Any, revision: str) -> None:
     from alembic import command
     from alembic.config import Config
 
-    from kclab.db.session import migration_engine
-
     config = Config()
-    config.set_main_option("script_location", str(migrations_folder()))
-    engine = migration_engine(path)
-    try:
-        with warnings.catch_warnings(), translated(path), engine.begin() as connection:
-            warnings.simplefilter("ignore")
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
-            _check_foreign_keys(path, connection)
-    finally:
-        engine.dispose()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        command.upgrade(config, revision)
 
 
 def _check_foreign_keys(path: Path, connection: Any) -> None:

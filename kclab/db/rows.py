@@ -8,6 +8,7 @@ same thing twice adds nothing. Each returns what the caller needs next, usually 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ def add_definition(
             body["op_type"],
             family,
             text_sha256(body["reference"]),
-            json.dumps(body),
+            to_json(body),
             origin,
             now_us(),
         ),
@@ -203,9 +204,9 @@ def add_workload(
         (
             uuid,
             definition_id,
-            json.dumps(dict(axes)),
+            to_json(dict(axes)),
             now_us(),
-            None if extra is None else json.dumps(extra),
+            None if extra is None else to_json(extra),
         ),
     )
     workload_id = int(cursor.lastrowid or 0)
@@ -228,7 +229,7 @@ def add_request(
     connection.execute(
         "INSERT INTO request(run_id, request_id, payload, started_us) VALUES (?,?,?,?)"
         " ON CONFLICT(run_id, request_id) DO NOTHING",
-        (run_id, request_id, json.dumps(payload), started_us),
+        (run_id, request_id, to_json(payload), started_us),
     )
     row = connection.execute(
         "SELECT id FROM request WHERE run_id = ? AND request_id = ?", (run_id, request_id)
@@ -269,7 +270,7 @@ def add_capture(
             capture.stall_us,
             capture.captured_us,
             now_us(),
-            json.dumps(dict(capture.receipt)),
+            to_json(capture.receipt),
         ),
     )
     capture_id = int(cursor.lastrowid or 0)
@@ -301,7 +302,7 @@ def add_error(
             kind,
             message,
             traceback,
-            None if context is None else json.dumps(context),
+            None if context is None else to_json(context),
         ),
     )
     return int(cursor.lastrowid or 0)
@@ -357,15 +358,38 @@ def add_replay(connection: sqlite3.Connection, run_id: int, replay: ReplayRow) -
     return replay_id
 
 
+def to_json(value: Any) -> str:
+    """JSON text of a row's structured column; NaN and infinity become the words `nan`, `inf`.
+
+    SQLite's JSON functions know no such numbers, and a receipt may hold one.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, default=_plain)
+    except ValueError:
+        return json.dumps(_spelled(value), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _spelled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(item) for item in value]
+    return value
+
+
 def _json_or_null(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
+    return None if value is None else to_json(value)
 
 
 def _finite(value: float | None) -> float | None:
     """NULL for NaN and infinity: as numbers they would sort first."""
-    if value is None or value != value or value in (float("inf"), float("-inf")):
-        return None
-    return float(value)
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _output_values(replay_id: int, ordinal: int, output: OutputVerdict) -> tuple[Any, ...]:

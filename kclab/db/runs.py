@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -13,6 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from kclab.core.digest import canonical_json, text_sha256
@@ -20,12 +23,16 @@ from kclab.core.environment import boot_id, environment_facts, process_started_u
 from kclab.core.errors import ExitCode, KclabError, NothingMatched
 from kclab.core.times import now_us, uuid7
 from kclab.db.connection import connect_write, writing
-from kclab.db.rows import add_error
+from kclab.db.rows import add_error, to_json
 from kclab.db.store import Store, open_for_writing
 
 HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_US = 60_000_000
-"""Without a heartbeat for this long, and its process gone, a run is stale."""
+"""Without a heartbeat for this long, where its process cannot be looked up, a run is stale."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, raised in the main thread so that a run ends as one that Ctrl-C ended."""
 
 
 class ActiveRun:
@@ -57,28 +64,59 @@ def run(
 ) -> Iterator[ActiveRun]:
     """Open a run row (making or upgrading the database first), keep its heart beating, close it.
 
-    An exception closes the row as failed, empty, interrupted or error, and goes on.
+    An exception closes the row as failed, empty, interrupted or error, and goes on. SIGTERM and
+    SIGHUP become such an exception. An open transaction is rolled back before the row is closed.
     """
     open_for_writing(store)
     connection = connect_write(store.database)
-    run_id, uuid = _insert(connection, command, mode, params, parent_id, environment)
-    active = ActiveRun(store, connection, run_id, uuid)
+    with contextlib.closing(connection), _termination_raises():
+        run_id, uuid = _insert(connection, command, mode, params, parent_id, environment)
+        active = ActiveRun(store, connection, run_id, uuid)
+        with _heart(store.database, run_id):
+            try:
+                yield active
+            except BaseException as error:
+                _close_failed(connection, active, error)
+                raise
+            _close(connection, active, active.status, _exit_code(active.status))
+
+
+@contextmanager
+def _termination_raises() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise Terminated, where nobody else handles them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, _raise_terminated)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, _frame: FrameType | None) -> None:
+    raise Terminated(f"ended by {signal.Signals(number).name}")
+
+
+@contextmanager
+def _heart(database: Path, run_id: int) -> Iterator[None]:
     stop = threading.Event()
     beat = threading.Thread(
-        target=_heartbeat, args=(store.database, run_id, stop), daemon=True, name="kclab-heartbeat"
+        target=_heartbeat, args=(database, run_id, stop), daemon=True, name="kclab-heartbeat"
     )
     beat.start()
     try:
-        yield active
-    except BaseException as error:
-        _close_failed(connection, active, error)
-        raise
-    else:
-        _close(connection, active, active.status, _exit_code(active.status))
+        yield
     finally:
         stop.set()
         beat.join(timeout=1)
-        connection.close()
 
 
 def _insert(
@@ -113,7 +151,7 @@ def _insert(
                 dirty,
                 socket.gethostname(),
                 json.dumps(sys.argv),
-                json.dumps(dict(params), default=str),
+                to_json(dict(params)),
             ),
         )
     return int(cursor.lastrowid or 0), uuid
@@ -160,26 +198,37 @@ def _heartbeat(database: Path, run_id: int, stop: threading.Event) -> None:
 
 
 def _close_failed(connection: sqlite3.Connection, active: ActiveRun, error: BaseException) -> None:
-    if isinstance(error, KeyboardInterrupt):
-        status, code = "interrupted", int(ExitCode.INTERRUPTED)
-    elif isinstance(error, NothingMatched):
-        status, code = "empty", int(error.exit_code)
-    elif isinstance(error, KclabError):
-        status, code = "failed", int(error.exit_code)
-    else:
-        status, code = "error", 1
-    active.summary = active.summary or str(error) or type(error).__name__
+    """Record how the run ended; a fault in doing so must not hide the first one."""
+    status, code = _outcome(error)
+    message = str(error) or type(error).__name__
+    active.summary = active.summary or message
     expected = isinstance(error, KclabError | KeyboardInterrupt)
-    with writing(connection):
-        add_error(
-            connection,
-            active.id,
-            "run",
-            type(error).__name__,
-            str(error) or type(error).__name__,
-            traceback=None if expected else traceback.format_exc(),
-        )
-        _close(connection, active, status, code)
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with writing(connection):
+            add_error(
+                connection,
+                active.id,
+                "run",
+                type(error).__name__,
+                message,
+                traceback=None if expected else "".join(traceback.format_exception(error)),
+            )
+            _close(connection, active, status, code)
+    except (KclabError, sqlite3.Error) as second:
+        error.add_note(f"its run row could not be closed either: {second}")
+
+
+def _outcome(error: BaseException) -> tuple[str, int]:
+    """(status, exit code) of a run that an exception ended."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", int(ExitCode.INTERRUPTED)
+    if isinstance(error, NothingMatched):
+        return "empty", int(error.exit_code)
+    if isinstance(error, KclabError):
+        return "failed", int(error.exit_code)
+    return "error", 1
 
 
 def _close(connection: sqlite3.Connection, active: ActiveRun, status: str, code: int) -> None:
@@ -199,33 +248,33 @@ def _exit_code(status: str) -> int:
 
 def _git_state() -> tuple[str | None, int | None]:
     """(commit, whether tracked files differ) of the working folder; Nones outside a checkout."""
+    describe = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40")
     try:
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-        status = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
+        done = subprocess.run(
+            [*describe, "--exclude=*"], capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None, None
-    return head.stdout.strip(), int(bool(status.stdout.strip()))
+    commit, _, dirty = done.stdout.strip().partition("-")
+    return commit, int(bool(dirty))
 
 
 def effective_status(row: Mapping[str, Any], at_us: int | None = None) -> str:
     """A run row's status, with `running` turned into `stale` where its process is gone.
 
-    On its own host the process decides; elsewhere a heartbeat older than a minute does.
+    Where the run's process could be seen from here (same host, boot and pid namespace) the
+    process decides; elsewhere a heartbeat older than a minute does.
     """
     status = str(row["status"])
     if status != "running":
         return status
-    if row["host"] == socket.gethostname() and row["boot_id"] == boot_id():
-        alive = process_started_us(int(row["pid"]))
-        started = row["process_started_us"]
-        return "running" if alive is not None and started in (None, alive) else "stale"
+    if row["boot_id"] is not None and (row["host"], row["boot_id"]) == _this_machine():
+        started = process_started_us(int(row["pid"]))
+        alive = started is not None and row["process_started_us"] in (None, started)
+        return "running" if alive else "stale"
     silent = (at_us or now_us()) - int(row["heartbeat_us"])
     return "stale" if silent > STALE_AFTER_US else "running"
+
+
+def _this_machine() -> tuple[str, str | None]:
+    return socket.gethostname(), boot_id()

@@ -7,10 +7,11 @@ import sqlite3
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kclab.blob.folder import BlobFolder
-from kclab.core.errors import BadUsage
-from kclab.db.connection import connect_read, connect_write
+from kclab.core.errors import BadUsage, DatabaseMissing, DatabaseOutdated
+from kclab.db.connection import connect_read, connect_write, require_current
 
 DEFAULT_DATABASE = Path("kclab.db")
 
@@ -24,7 +25,12 @@ class Store:
 
     @classmethod
     def at(cls, database: Path) -> Store:
-        """The store whose database is `database`; its blobs lie in `blob/` beside it."""
+        """The store whose database is `database`; its blobs lie in `blob/` beside it.
+
+        The path is made absolute, links followed: a later change of folder means the same store,
+        and so does a link to it.
+        """
+        database = database.resolve()
         return cls(database, BlobFolder(database.parent / "blob"))
 
     def read(self) -> sqlite3.Connection:
@@ -37,10 +43,10 @@ class Store:
 
 
 def open_for_writing(store: Store) -> Path | None:
-    """Create or upgrade a store's database; returns the backup that an upgrade made."""
-    from kclab.core.errors import DatabaseMissing, DatabaseOutdated
-    from kclab.db.connection import require_current
+    """Create or upgrade a store's database; returns the backup that an upgrade made.
 
+    Raises DatabaseNewer, DatabaseDamaged, DatabaseBusy or DatabaseProblem.
+    """
     try:
         require_current(store.database)
     except (DatabaseMissing, DatabaseOutdated):
@@ -51,32 +57,50 @@ def open_for_writing(store: Store) -> Path | None:
 
 
 def locate_database(option: Path | None = None) -> Path:
-    """The database to use: `--db`, KCLAB_DB, kclab.toml or pyproject.toml, else ./kclab.db.
+    """The database to use: `--db`, KCLAB_DB, the project's settings, else ./kclab.db.
 
-    A path in a TOML file is relative to that file.
+    The settings are `db` in the nearest kclab.toml (at its top or under `[tool.kclab]`) or
+    pyproject.toml (under `[tool.kclab]`), in this folder or one above it; kclab.toml comes first
+    in one folder. A path there is relative to that file. Raises BadUsage for a file without sense.
     """
     if option is not None:
         return option
     if named := os.environ.get("KCLAB_DB"):
-        return Path(named)
-    for name, table in (("kclab.toml", ()), ("pyproject.toml", ("tool", "kclab"))):
-        if found := _database_in(Path(name), table):
+        return Path(named).expanduser()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (found := _database_in(folder)) is not None:
             return found
     return DEFAULT_DATABASE
 
 
-def _database_in(path: Path, table: tuple[str, ...]) -> Path | None:
-    if not path.is_file():
-        return None
+def _database_in(folder: Path) -> Path | None:
+    for name in ("kclab.toml", "pyproject.toml"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        settings = _settings(path)
+        named = _table(_table(settings, "tool"), "kclab").get("db")
+        if named is None and name == "kclab.toml":
+            named = settings.get("db")
+        if named is not None:
+            return folder / _checked(path, named).expanduser()
+    return None
+
+
+def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadUsage(f"{path}: not valid TOML ({error}).") from error
-    for key in table or _toml_tables(settings):
-        settings = settings.get(key, {})
-    named = settings.get("db")
-    return None if named is None else path.parent / Path(named).expanduser()
 
 
-def _toml_tables(settings: dict[str, object]) -> tuple[str, ...]:
-    return ("tool", "kclab") if "tool" in settings else ()
+def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    found = settings.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _checked(path: Path, named: Any) -> Path:
+    if not isinstance(named, str) or not named:
+        raise BadUsage(f"{path}: db is {named!r}; expected the path of a database, as text.")
+    return Path(named)

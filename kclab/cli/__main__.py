@@ -1,0 +1,5 @@
+"""`python -m kclab.cli` is `kclab`."""
+
+from kclab.cli.main import main
+
+main()
