@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kclab.core.families import dense_gemm
+from kclab.core.families import dense_gemm, gated_delta_rule, prefix_cached_block_causal, sdpa
 from kclab.core.families.family import Family
 
 __all__ = ["FAMILIES", "Family", "family_of"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {module.FAMILY.name: module.FAMILY for module in (dense_gemm,)}
+    {
+        family.name: family
+        for family in (
+            dense_gemm.FAMILY,
+            sdpa.FAMILY,
+            prefix_cached_block_causal.FAMILY,
+            gated_delta_rule.PREFILL,
+            gated_delta_rule.DECODE,
+        )
+    }
 )
 """Every family, by name."""
 

@@ -21,6 +21,8 @@ QWEN_IMAGE_21_LINEARS = (
 
 INSTANCES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *(("dense_gemm", {"n": n, "k": k, "dtype": "bf16"}) for n, k in QWEN_IMAGE_21_LINEARS),
+    *(("prefix_cached_block_causal", {"h": 32, "d": 128, "prefix": p}) for p in (True, False)),
+    *((f"gated_delta_rule_{s}", {"qk": 4, "v": 8, "d": 128}) for s in ("prefill", "decode")),
 )
 """(family, parameters) of each shipped file."""
 
