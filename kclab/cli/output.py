@@ -1,20 +1,38 @@
 """How results reach the terminal: one table model, shown as a table, JSON or CSV.
 
-Data goes to stdout, notes and progress to stderr. Columns keep raw values (microseconds, bytes,
-None) for JSON and CSV; a column's `show` turns one into what a person reads in a table.
+Data goes to stdout, notes and progress to stderr. Rows keep raw values; a column's `show` turns
+one into what a person reads in a table. What programs get in JSON and CSV:
+
+- a time twice: `started_us`, integer microseconds UTC, and `started`, ISO 8601 UTC ending in Z
+  (`dated` adds it);
+- sizes in bytes, lengths of time in seconds or as the key says, uuids and digests whole;
+- a missing value as null (CSV: an empty cell); lists and objects in CSV as JSON text.
+
+Tables go to a terminal's width: `wide` columns are cut first, `wrap` columns go on over more
+lines, and where even that is too broad each row becomes a block of lines. A pipe or file has no
+width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a
+terminal.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from kclab.core.errors import BadUsage
+from kclab.core.when import current_us, describe_age, iso_utc, local_time
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Format(StrEnum):
@@ -41,20 +59,52 @@ class Column:
     right: bool = False
     wide: bool = False
     """May be cut with an ellipsis on a narrow terminal; the others keep their width."""
+    wrap: bool = False
+    """May go on over more lines on a narrow terminal: for sentences."""
     hidden: bool = False
-    """In JSON and CSV only."""
+    """In JSON and CSV only, unless `--columns` names it."""
+
+    @property
+    def title(self) -> str:
+        """What stands above the column."""
+        return self.heading or self.key
 
 
 STATUS_STYLES = {
     "passed": "green",
+    "better": "green",
+    "identical": "green",
+    "ok": "green",
+    "FAST": "green",
     "failed": "red",
     "error": "red",
+    "worse": "red",
+    "broken": "red",
+    "damaged": "red",
+    "missing": "red",
+    "SLOW": "red",
+    "outputs differ": "red",
     "stale": "yellow",
     "interrupted": "yellow",
     "empty": "yellow",
+    "inputs differ": "yellow",
+    "changed": "yellow",
+    "vanished": "yellow",
+    "warning": "yellow",
+    "UNDECIDED": "yellow",
     "running": "cyan",
+    "appeared": "cyan",
     "skipped": "dim",
+    "absent": "dim",
+    "same": "dim",
 }
+"""A cell that is exactly one of these words is coloured."""
+
+GAP = 2
+"""Spaces between columns; Rich's own divider is one of them."""
+
+MIN_WIDE = 8
+"""Characters that a column keeps however narrow the terminal is."""
 
 
 def print_rows(
@@ -67,67 +117,232 @@ def print_rows(
 ) -> None:
     """Print rows in the asked form; an empty table says `empty` on stderr."""
     if form is Format.JSON:
-        json.dump([dict(row) for row in rows], sys.stdout, indent=2, default=str)
-        sys.stdout.write("\n")
+        print_json([dict(row) for row in rows])
     elif form is Format.CSV:
-        writer = csv.writer(sys.stdout)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow([column.key for column in columns])
-        writer.writerows([[row[column.key] for column in columns] for row in rows])
+        writer.writerows([[_csv_cell(row[c.key]) for c in columns] for row in rows])
     elif rows:
         _print_table(rows, [c for c in columns if not c.hidden], title)
     else:
         note(empty)
 
 
-def _print_table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str | None
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_fields(fields: Mapping[str, Any], form: Format) -> None:
+    """Print one record: `name  value` lines, or one JSON object (csv: name,value rows)."""
+    if form is Format.JSON:
+        print_json(dict(fields))
+    elif form is Format.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([name, _csv_cell(value)] for name, value in fields.items())
+    else:
+        _print_lines(console(), fields)
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column.heading or column.key,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if column.wide else "fold",
-            min_width=8 if column.wide else None,
-        )
-    for row in rows:
-        cells = [_cell(column, row[column.key]) for column in columns]
-        table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in cells])
-    Console(highlight=False).print(table)
+
+def print_json(value: Any) -> None:
+    """Print JSON; NaN and infinity, which JSON lacks, become null."""
+    try:
+        text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), indent=2, default=str, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
+
+
+def heading(text: str) -> None:
+    """A line above a part of a page that has several."""
+    out = console()
+    out.print()
+    out.print(printable(text), style="bold", markup=False)
+
+
+def note(message: str) -> None:
+    """A line for the person, on stderr."""
+    sys.stderr.write(f"{printable(message)}\n")
+
+
+def choose_columns(columns: Sequence[Column], asked: str | None) -> list[Column]:
+    """The columns that `--columns a,b` names, by key or heading, in that order; all for None.
+
+    Raises BadUsage naming the choices.
+    """
+    if asked is None:
+        return list(columns)
+    known = {name: column for column in columns for name in (column.key, column.title)}
+    chosen = []
+    for name in filter(None, (word.strip() for word in asked.split(","))):
+        if name not in known:
+            choices = ", ".join(column.title for column in columns)
+            raise BadUsage(f'--columns: no column "{name}"; there are {choices}.')
+        chosen.append(_shown(known[name]))
+    if not chosen:
+        raise BadUsage("--columns names no column.")
+    return chosen
+
+
+def _shown(column: Column) -> Column:
+    from dataclasses import replace
+
+    return replace(column, hidden=False)
+
+
+def only_columns(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]
+) -> list[dict[str, Any]]:
+    """Rows with nothing but these columns' keys."""
+    return [{column.key: row[column.key] for column in columns} for row in rows]
+
+
+def dated(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The row with `name` in ISO form put before each time `name_us`."""
+    fields: dict[str, Any] = {}
+    for key, value in row.items():
+        if key.removesuffix("_us") in names and key.endswith("_us"):
+            fields[key.removesuffix("_us")] = None if value is None else iso_utc(value)
+        fields[key] = value
+    return fields
+
+
+def show_time(instant: int) -> str:
+    """A time for a table: its age within a day (`5 min ago`), else local (`Nov 28 14:02`)."""
+    now = current_us()
+    if 0 <= now - instant < 86_400_000_000:
+        return describe_age(instant, now)
+    moment, today = local_time(instant), local_time(now)
+    return f"{moment:%b %d %H:%M}" if moment.year == today.year else f"{moment:%Y-%m-%d}"
+
+
+def show_local(instant: int) -> str:
+    """A time for a page about one thing: local, with its offset and age."""
+    text = local_time(instant).isoformat(" ", "seconds")
+    return f"{text[:-6]} {text[-6:]} ({describe_age(instant, current_us())})"
+
+
+def short_run(uuid: str) -> str:
+    """A run's uuid cut after its millisecond: enough to tell runs apart, and accepted back."""
+    return uuid[:13]
+
+
+def short(identifier: str) -> str:
+    """The first 8 characters of a uuid or 12 of a sha256; both are accepted back."""
+    return identifier[:8] if "-" in identifier else identifier[:12]
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer the terminal: control characters and lone surrogates escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return "  " if character == "\t" else character.encode("unicode_escape").decode()
+
+
+def console() -> Console:
+    """A Rich console on stdout that knows how broad it may write."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True, width=_width())
+
+
+def _width() -> int:
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return max(shutil.get_terminal_size().columns, 20)
+    return 100_000
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value, default=str) if isinstance(value, dict | list | tuple) else value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _cell(column: Column, value: Any) -> str:
     if value is None:
         return "-"
-    return column.show(value) if column.show else str(value)
+    text = column.show(value) if column.show else str(value)
+    return printable(text) if column.wrap else printable(" ".join(text.split("\n")))
 
 
-def print_fields(fields: Mapping[str, Any], form: Format) -> None:
-    """Print one record: `name  value` lines, or one JSON object (csv: name,value rows)."""
-    if form is Format.JSON:
-        json.dump(dict(fields), sys.stdout, indent=2, default=str)
-        sys.stdout.write("\n")
-        return
-    if form is Format.CSV:
-        csv.writer(sys.stdout).writerows(fields.items())
-        return
-    from rich.console import Console
+def _print_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str | None
+) -> None:
+    out = console()
+    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
+    widths = _fitted(columns, cells, out.width)
+    if title:
+        out.print(title, style="bold", markup=False)
+    if widths is None:
+        _print_blocks(out, columns, cells)
+    else:
+        _print_grid(out, columns, cells, widths)
+
+
+def _fitted(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int
+) -> list[int] | None:
+    """Each column's width so that all fit in `room`; None where they cannot."""
+    from rich.cells import cell_len
+
+    widths = [
+        max(cell_len(column.title), *(cell_len(line) for text in column_cells
+                                       for line in text.split("\n")))
+        for column, column_cells in zip(columns, zip(*cells, strict=True), strict=True)
+    ]  # fmt: skip
+    excess = sum(widths) + GAP * (len(widths) - 1) - room
+    flexible = [i for i, column in enumerate(columns) if column.wide or column.wrap]
+    while excess > 0:
+        broadest = max(flexible, key=widths.__getitem__, default=None)
+        if broadest is None or widths[broadest] <= MIN_WIDE:
+            return None
+        widths[broadest] -= 1
+        excess -= 1
+    return widths
+
+
+def _print_grid(
+    out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]
+) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
+            width=width,
+        )
+    for row in cells:
+        table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in row])
+    with out.capture() as captured:
+        out.print(table, soft_wrap=False, width=sum(widths) + GAP * len(widths))
+    for line in captured.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _print_blocks(out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+    for number, row in enumerate(cells):
+        if number:
+            out.print()
+        _print_lines(out, dict(zip((c.title for c in columns), row, strict=True)))
+
+
+def _print_lines(out: Console, fields: Mapping[str, Any]) -> None:
+    from rich.text import Text
 
     width = max((len(name) for name in fields), default=0)
-    console = Console(highlight=False, soft_wrap=True)
     for name, value in fields.items():
-        console.print(f"[bold]{name:<{width}}[/]  ", end="")
-        console.print("-" if value is None else str(value), markup=False)
-
-
-def note(message: str) -> None:
-    """A line for the person, on stderr."""
-    from rich.console import Console
-
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
+        text = "-" if value is None else printable(str(value))
+        indented = text.replace("\n", f"\n{' ' * (width + GAP)}")
+        style = STATUS_STYLES.get(text.partition(" (")[0], "")
+        out.print(Text(f"{name:<{width}}  ", style="bold"), Text(indented, style=style), sep="")
