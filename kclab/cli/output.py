@@ -4,7 +4,7 @@ Data goes to stdout, notes and progress to stderr. Rows keep raw values; a colum
 one into what a person reads in a table. What programs get in JSON and CSV:
 
 - a time twice: `started_us`, integer microseconds UTC, and `started`, ISO 8601 UTC ending in Z
-  (`dated` adds it);
+  (`kclab.cli.show.dated` adds it);
 - sizes in bytes, lengths of time in seconds or as the key says, uuids and digests whole;
 - a missing value as null (CSV: an empty cell); lists and objects in CSV as JSON text.
 
@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kclab.core.errors import BadUsage
-from kclab.core.when import current_us, describe_age, iso_utc, local_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,41 +189,6 @@ def only_columns(
 ) -> list[dict[str, Any]]:
     """Rows with nothing but these columns' keys."""
     return [{column.key: row[column.key] for column in columns} for row in rows]
-
-
-def dated(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The row with `name` in ISO form put before each time `name_us`."""
-    fields: dict[str, Any] = {}
-    for key, value in row.items():
-        if key.removesuffix("_us") in names and key.endswith("_us"):
-            fields[key.removesuffix("_us")] = None if value is None else iso_utc(value)
-        fields[key] = value
-    return fields
-
-
-def show_time(instant: int) -> str:
-    """A time for a table: its age within a day (`5 min ago`), else local (`Nov 28 14:02`)."""
-    now = current_us()
-    if 0 <= now - instant < 86_400_000_000:
-        return describe_age(instant, now)
-    moment, today = local_time(instant), local_time(now)
-    return f"{moment:%b %d %H:%M}" if moment.year == today.year else f"{moment:%Y-%m-%d}"
-
-
-def show_local(instant: int) -> str:
-    """A time for a page about one thing: local, with its offset and age."""
-    text = local_time(instant).isoformat(" ", "seconds")
-    return f"{text[:-6]} {text[-6:]} ({describe_age(instant, current_us())})"
-
-
-def short_run(uuid: str) -> str:
-    """A run's uuid cut after its millisecond: enough to tell runs apart, and accepted back."""
-    return uuid[:13]
-
-
-def short(identifier: str) -> str:
-    """The first 8 characters of a uuid or 12 of a sha256; both are accepted back."""
-    return identifier[:8] if "-" in identifier else identifier[:12]
 
 
 def printable(text: str) -> str:
