@@ -8,13 +8,13 @@ written as a number, which becomes a constant axis on entry.
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kclab.core.digest import DTYPES
 from kclab.core.errors import DefinitionInvalid
+from kclab.core.tolerance import parse_tolerance
 
 DTYPE_ALIASES = {"float4_e2m1": "float4_e2m1fn_x2"}
 """FlashInfer-Trace's dtype names that differ from torch's."""
@@ -24,9 +24,6 @@ TRACE_DTYPES = (
     *("int64", "int32", "int16", "int8", "bool"),
 )
 """The dtype names that other FlashInfer-Trace tools accept."""
-
-_TOLERANCE_NUMBERS = ("rtol", "atol")
-_TOLERANCE_SWITCHES = ("exact", "allow_inf", "equal_nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,25 +197,5 @@ def read_tolerance(
     tolerance = _named_objects(body, "tolerance", where)
     for name, entry in tolerance.items():
         require(name in outputs, where, f"tolerance names {name!r}, which is no output.")
-        _check_tolerance(entry, f"{where}: tolerance of {name!r}")
+        parse_tolerance(entry, outputs[name].dtype, f"{where}: tolerance of {name!r}")
     return {name: dict(entry) for name, entry in tolerance.items()}
-
-
-def _check_tolerance(entry: Mapping[str, Any], where: str) -> None:
-    policy = entry.get("policy")
-    valid = policy is None or (isinstance(policy, str) and policy)
-    require(valid, where, f"policy must be a name; found {policy!r}.")
-    for key, value in entry.items():
-        if key in _TOLERANCE_SWITCHES:
-            require(type(value) is bool, where, f"{key} must be true or false; found {value!r}.")
-        elif key in _TOLERANCE_NUMBERS:
-            require(_is_bound(value), where, f"{key} must be a number ≥ 0; found {value!r}.")
-        elif key != "policy":
-            known = ", ".join((*_TOLERANCE_NUMBERS, *_TOLERANCE_SWITCHES, "policy"))
-            require(policy, where, f"{key!r} is none of {known}, and no policy reads it.")
-
-
-def _is_bound(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value >= 0
