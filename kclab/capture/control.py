@@ -1,0 +1,235 @@
+"""The control folder of a capture run: what its processes tell each other and their parent.
+
+It lies beside the database in `.kclab-run/<run uuid>` while the run lasts:
+
+    plan.json            the plan
+    workers/<process>    one JSON file a process: installing, armed or drained
+    failures/<process>   why a process could not install capture, or had to give up
+    progress/<process>   two 64-bit counters: captures handed to the writer, captures settled
+    claims/              one empty file a capture that counts against --max-per-axes
+    allowance            bytes claimed so far against --max-bytes
+    spool/<process>      rows that a busy database could not take, one JSON line each
+
+Everything works between unrelated processes of one host, and survives any of them being killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import struct
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kclab.core.digest import text_sha256
+from kclab.core.environment import process_started_us
+from kclab.core.times import now_us
+
+RUNS_FOLDER = ".kclab-run"
+SPARE_BYTES = 64 << 20
+"""Disk space that capture never touches."""
+
+_PROGRESS = struct.Struct("<qq")
+
+
+def process_key(pid: int | None = None) -> str:
+    """`<host>:<pid>:<process start>`: unique even where pids are recycled."""
+    pid = pid or os.getpid()
+    return f"{socket.gethostname()}:{pid}:{process_started_us(pid)}"
+
+
+def is_alive(process: str) -> bool:
+    """Whether the process of a key still runs (on this host)."""
+    _, pid, started = process.rsplit(":", 2)
+    return str(process_started_us(int(pid))) == started
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Captures that a process handed to its writer, and how many of them are settled."""
+
+    handed: int
+    settled: int
+    """Stored, or given up with a counted reason."""
+
+    @property
+    def lost(self) -> int:
+        """Captures that died with the process."""
+        return max(0, self.handed - self.settled)
+
+
+class ProgressFile:
+    """The counters of this process, written so that a kill at any moment leaves them right."""
+
+    def __init__(self, path: Path):
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.pwrite(self._descriptor, _PROGRESS.pack(0, 0), 0)
+
+    def handed(self, count: int) -> None:
+        """Captures handed to the writer so far."""
+        os.pwrite(self._descriptor, count.to_bytes(8, "little"), 0)
+
+    def settled(self, count: int) -> None:
+        """Captures stored, or given up with a counted reason, so far."""
+        os.pwrite(self._descriptor, count.to_bytes(8, "little"), 8)
+
+    def close(self) -> None:
+        """Release the file; what was written stays."""
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFolder:
+    """One run's control folder."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, database: Path, run_uuid: str) -> ControlFolder:
+        """The folder of a run, whether or not it exists."""
+        return cls(database.parent.absolute() / RUNS_FOLDER / run_uuid)
+
+    def create(self) -> None:
+        """Make the folder and its parts."""
+        for name in ("workers", "failures", "progress", "claims", "spool"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder, and `.kclab-run` with it when it was the last one."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            self.path.parent.rmdir()
+        except OSError:
+            return  # another run's folder is there
+
+    # Workers
+
+    def write_worker(self, process: str, facts: Mapping[str, Any]) -> None:
+        """Say where a process stands; replaces what it said before."""
+        self._write("workers", process, facts)
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Every process that loaded capture, by key."""
+        return self._read("workers")
+
+    def fail(
+        self, process: str, message: str, traceback: str | None = None, *, fatal: bool = False
+    ) -> None:
+        """Report that a process cannot capture: the run fails, and at once where it is `fatal`."""
+        facts = {"message": message, "traceback": traceback, "fatal": fatal, "at_us": now_us()}
+        self._write("failures", process, facts)
+
+    def failures(self) -> dict[str, dict[str, Any]]:
+        """The failures so far, by process."""
+        return self._read("failures")
+
+    def _write(self, part: str, process: str, facts: Mapping[str, Any]) -> None:
+        target = self._file(part, process)
+        temporary = target.with_name(f".{uuid.uuid4().hex}")
+        temporary.write_text(json.dumps({"process": process, **facts}), encoding="utf-8")
+        temporary.replace(target)
+
+    def _read(self, part: str) -> dict[str, dict[str, Any]]:
+        found = {}
+        for file in sorted((self.path / part).glob("[!.]*")):
+            facts = json.loads(file.read_text(encoding="utf-8"))
+            found[str(facts["process"])] = facts
+        return found
+
+    def _file(self, part: str, process: str) -> Path:
+        return self.path / part / process.replace(":", "-").replace("/", "-")
+
+    # Progress
+
+    def open_progress(self, process: str) -> ProgressFile:
+        """The calling process's own counters."""
+        return ProgressFile(self._file("progress", process))
+
+    def progress(self, process: str) -> Progress:
+        """A process's counters; zeros for one that never captured."""
+        try:
+            return Progress(*_PROGRESS.unpack(self._file("progress", process).read_bytes()))
+        except (FileNotFoundError, struct.error):
+            return Progress(0, 0)
+
+    # Limits of the whole run
+
+    def claim(self, definition: str, axes: str, limit: int) -> str | None:
+        """Take one of `limit` places for a definition and axes; None when all are taken."""
+        stem = text_sha256(f"{definition}\n{axes}")[:32]
+        for place in range(limit):
+            name = f"{stem}-{place}"
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                os.close(os.open(self.path / "claims" / name, flags, 0o666))
+            except FileExistsError:
+                continue
+            return name
+        return None
+
+    def release(self, claim: str) -> None:
+        """Give a place back."""
+        (self.path / "claims" / claim).unlink(missing_ok=True)
+
+    def reserve(self, nbytes: int, limit: int | None) -> bool:
+        """Count `nbytes` against the run's allowance; False when it would exceed `limit`.
+
+        A negative number gives bytes back.
+        """
+        if limit is None:
+            return True
+        descriptor = os.open(self.path / "allowance", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            stored = os.pread(descriptor, 8, 0)
+            used = int.from_bytes(stored, "little") + nbytes
+            if used > limit and nbytes > 0:
+                return False
+            os.pwrite(descriptor, max(0, used).to_bytes(8, "little"), 0)
+            return True
+        finally:
+            os.close(descriptor)
+
+    def reserved(self) -> int:
+        """Bytes counted against the allowance so far."""
+        try:
+            return int.from_bytes((self.path / "allowance").read_bytes(), "little")
+        except FileNotFoundError:
+            return 0
+
+    def free_bytes(self) -> int:
+        """Disk space that capture may still use."""
+        status = os.statvfs(self.path)
+        return max(0, status.f_bavail * status.f_frsize - SPARE_BYTES)
+
+    # Spool
+
+    def spool(self, process: str, lines: str) -> None:
+        """Append whole lines durably; only `process` itself writes its file."""
+        file = self._file("spool", process)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            data = memoryview(lines.encode())
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def spooled(self) -> Iterator[dict[str, Any]]:
+        """Every whole line of every spool; a torn last line was never acknowledged."""
+        for file in sorted((self.path / "spool").glob("*")):
+            for line in file.read_bytes().split(b"\n")[:-1]:
+                yield json.loads(line)
+
+
+def abandoned(database: Path) -> list[ControlFolder]:
+    """Control folders beside a database that earlier runs left behind (killed parents)."""
+    parent = database.parent.absolute() / RUNS_FOLDER
+    return [ControlFolder(path) for path in sorted(parent.glob("*")) if path.is_dir()]

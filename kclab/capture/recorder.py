@@ -1,0 +1,382 @@
+"""The recorder: copies a call's tensors on the engine's thread, and hands them to the writer.
+
+`wants` is the cheap question, `begin` copies the inputs before the operator can overwrite them,
+`finish` copies the outputs. Everything slower (hashing, files, rows) happens on the writer's
+thread. An error is counted and never reaches the engine, unless the plan is strict.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kclab.capture.backlog import Backlog
+from kclab.capture.call import Call, Pending
+from kclab.capture.checksum import KnownTensors
+from kclab.capture.control import ControlFolder, ProgressFile, process_key
+from kclab.capture.coverage import DUPLICATE, SEEN, SELECTED, Coverage
+from kclab.capture.description import describe
+from kclab.capture.entries import ErrorEntry, WorkerEntry
+from kclab.capture.limits import LimitReached, Limits
+from kclab.capture.plan import CapturePlan
+from kclab.capture.receipt import process_rank
+from kclab.capture.snapshot import Snapshot, blank_snapshot, fill, recognise, refuse_exotic
+from kclab.capture.writer import Item, Record, Rows, Writer
+from kclab.core.definition import Definition, Scalar, TensorFacts, python_scalar
+from kclab.core.digest import DTYPES, element_count
+from kclab.core.errors import KclabError
+from kclab.core.times import now_us
+
+ERRORS_KEPT = 20
+"""Tracebacks a process stores; all errors are counted."""
+
+
+class Refused(KclabError):
+    """A call that is not captured; its message is the reason that is counted."""
+
+
+class Recorder:
+    """One process's recorder. Safe on any thread, and across `os.fork`."""
+
+    def __init__(self, plan: CapturePlan):
+        self.plan = plan
+        self._control = ControlFolder(plan.control)
+        self._known = KnownTensors()
+        self._selected = lru_cache(maxsize=4096)(self._is_selected)
+        self._reset()
+
+    def _reset(self) -> None:
+        """State that belongs to one process; a fork's child starts afresh."""
+        self._lock = threading.Lock()
+        self._keys: set[tuple[Any, ...]] = set()
+        self._backlog: Backlog[Item] = Backlog(self.plan.queue_bytes)
+        self._coverage = Coverage()
+        self._limits = Limits(self.plan, self._control)
+        self._writer: Writer | None = None
+        self._progress: ProgressFile | None = None
+        self._worker: WorkerEntry | None = None
+        self._handed = 0
+        self._errors = 0
+        self._closed = False
+
+    def after_fork(self) -> None:
+        """Call in a fork's child: the parent's thread, queue and locks are not there."""
+        # The inherited SQLite connection must not be closed here: leaking it is the safe way.
+        self._inherited = (self._writer, self._progress)
+        self._known = self._known.copy()
+        self._reset()
+
+    # What the tap asks
+
+    def wants(
+        self,
+        definition_name: str,
+        *,
+        request_id: str,
+        step: int,
+        variant: str | None = None,
+        module_path: str | None = None,
+        axes: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Whether to capture this call; counts it as seen, and why not when it is not wanted."""
+        if self._closed or not self._selected(definition_name):
+            return False
+        self.count(definition_name, SEEN)
+        reason = self._unwanted(definition_name, request_id, step, variant, module_path, axes)
+        if reason is None:
+            return True
+        if reason:
+            self.count(definition_name, reason)
+        return False
+
+    def _unwanted(
+        self,
+        definition: str,
+        request_id: str,
+        step: int,
+        variant: str | None,
+        module_path: str | None,
+        axes: Mapping[str, int] | None,
+    ) -> str | None:
+        if self.plan.steps is not None and step not in self.plan.steps:
+            return "step not selected"
+        if self._key(definition, request_id, step, variant, module_path) in self._keys:
+            return DUPLICATE
+        return self._limits.full(definition, axes)
+
+    def _is_selected(self, definition: str) -> bool:
+        globs = self.plan.definitions
+        return not globs or any(fnmatchcase(definition, glob) for glob in globs)
+
+    def _key(
+        self,
+        definition: str,
+        request_id: str,
+        step: int,
+        variant: str | None,
+        module_path: str | None,
+    ) -> tuple[Any, ...]:
+        site = module_path if self.plan.per == "site" else None
+        return definition, request_id, step, variant, site
+
+    def count(self, what: str, outcome: str, n: int = 1) -> None:
+        """Count calls that were seen, or skipped for a reason."""
+        self._coverage.count(what, outcome, n)
+
+    # Capturing one call
+
+    def begin(self, call: Call) -> Pending | None:
+        """Check a call's inputs and copy them, before the operator runs.
+
+        None when it is not captured; the reason is counted, nothing is written.
+        """
+        started = time.perf_counter_ns()
+        self._start()
+        key = self._key(
+            call.definition.name, call.request_id, call.step, call.variant, call.module_path
+        )
+        with self._lock:
+            if key in self._keys:
+                self.count(call.definition.name, DUPLICATE)
+                return None
+            self._keys.add(key)
+        self.count(call.definition.name, SELECTED)
+        try:
+            pending = self._begin(call)
+        except Exception as error:
+            with self._lock:
+                self._keys.discard(key)
+            self._report(call, error)
+            return None
+        pending.stall_us = (time.perf_counter_ns() - started) // 1000
+        return pending
+
+    def _begin(self, call: Call) -> Pending:
+        inputs = dict(call.inputs)
+        axes = call.definition.check_inputs(_facts(inputs))
+        device = _device(inputs)
+        claim = self._limits.claim(call.definition, axes)
+        pending = Pending(
+            call=call,
+            axes=axes,
+            inputs={},
+            strides={n: list(v.stride()) for n, v in inputs.items() if isinstance(v, Tensor)},
+            device=device,
+            captured_us=now_us(),
+            reserved=0,
+            claim=claim,
+        )
+        try:
+            self._copy_inputs(pending, inputs)
+        except BaseException:
+            self._release(pending)
+            raise
+        return pending
+
+    def _copy_inputs(self, pending: Pending, inputs: Mapping[str, Any]) -> None:
+        definition = pending.call.definition
+        for name in definition.inputs:
+            value = inputs[name]
+            pending.inputs[name] = (
+                recognise(value, self._known)
+                if isinstance(value, Tensor)
+                else python_scalar(name, value)
+            )
+        self._reserve(pending)
+        for name, snapshot in pending.inputs.items():
+            if isinstance(snapshot, Snapshot):
+                fill(snapshot, inputs[name])
+
+    def _reserve(self, pending: Pending) -> None:
+        """Hold the bytes of the whole call, outputs included, so that `finish` never waits."""
+        copies = [v.bytes_to_copy for v in pending.inputs.values() if isinstance(v, Snapshot)]
+        size = sum(copies) + _output_bytes(pending.call.definition, pending.axes)
+        self._limits.reserve(size, first=bool(pending.claim and pending.claim.endswith("-0")))
+        if not self._backlog.admit(size, wait=self.plan.on_full == "wait"):
+            self._limits.give_back(size)
+            raise Refused("the queue is full")
+        pending.reserved = size
+
+    def finish(self, pending: Pending, outputs: Mapping[str, Tensor]) -> None:
+        """Check and copy a call's outputs, after the operator ran, and queue it for the writer."""
+        started = time.perf_counter_ns()
+        try:
+            record = self._record(pending, outputs)
+        except Exception as error:
+            self.abandon(pending)
+            self._report(pending.call, error)
+            return
+        pending.stall_us += (time.perf_counter_ns() - started) // 1000
+        self._hand_over(record)
+
+    def _record(self, pending: Pending, outputs: Mapping[str, Tensor]) -> Record:
+        definition = pending.call.definition
+        definition.check_outputs(_facts(outputs), pending.axes)
+        return Record(
+            pending=pending,
+            outputs={
+                name: fill(blank_snapshot(outputs[name]), outputs[name])
+                for name in definition.outputs
+            },
+            output_strides={name: list(value.stride()) for name, value in outputs.items()},
+        )
+
+    def _hand_over(self, record: Record) -> None:
+        with self._lock:
+            self._handed += 1
+            record.occurrence = self._handed
+            if self._progress is not None:
+                self._progress.handed(self._handed)
+            self._backlog.put(record, record.pending.reserved)
+
+    def abandon(self, pending: Pending, reason: str | None = None) -> None:
+        """Forget a call that was begun: its operator raised, or its outputs are not right."""
+        call = pending.call
+        with self._lock:
+            self._keys.discard(
+                self._key(
+                    call.definition.name,
+                    call.request_id,
+                    call.step,
+                    call.variant,
+                    call.module_path,
+                )
+            )
+        self._release(pending)
+        if reason is not None:
+            self.count(call.definition.name, reason)
+
+    def _release(self, pending: Pending) -> None:
+        if pending.reserved:
+            self._limits.give_back(pending.reserved)
+            self._backlog.give_back(pending.reserved)
+            pending.reserved = 0
+        if pending.claim is not None:
+            self._control.release(pending.claim)
+            pending.claim = None
+
+    def _report(self, call: Call, error: Exception) -> None:
+        name = call.definition.name
+        if isinstance(error, KclabError):
+            self.count(name, str(error).removeprefix(f"{name}: ").rstrip("."))
+            if self.plan.strict and not isinstance(error, Refused | LimitReached):
+                raise error
+        else:
+            self.failed(name, error)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count an error of capture itself and keep its traceback; raises it under `strict`."""
+        self.count(what, f"error: {type(error).__name__}: {error}")
+        with self._lock:
+            self._errors += 1
+            keep = self._errors <= ERRORS_KEPT
+        if keep:
+            text = "".join(traceback.format_exception(error))
+            entry = ErrorEntry(type(error).__name__, str(error), text, {"call": what})
+            self._backlog.put(Rows([entry]), 0)
+        if self.plan.strict:
+            raise error
+
+    # The process's life
+
+    def acknowledge(self, engine: str | None = None) -> None:
+        """Say that this process is armed; every process does, before it captures anything."""
+        self._start(engine)
+
+    def _start(self, engine: str | None = None) -> None:
+        if self._writer is not None:
+            return
+        with self._lock:
+            if self._writer is not None:
+                return
+            process = process_key()
+            self._worker = WorkerEntry(process, now_us(), process_rank(), engine)
+            self._progress = self._control.open_progress(process)
+            self._say("armed")
+            writer = Writer(
+                self.plan,
+                process,
+                self._backlog,
+                self._known,
+                self._coverage,
+                self._progress,
+                lambda record, digests: describe(self.plan, process, record, digests),
+            )
+            writer.start()
+            self._backlog.put(Rows([self._worker]), 0)
+            self._writer = writer
+
+    def _say(self, state: str) -> None:
+        if self._worker is not None:
+            facts = {
+                "state": state,
+                "acknowledged_us": self._worker.acknowledged_us,
+                "rank": self._worker.rank,
+                "engine": self._worker.engine,
+            }
+            self._control.write_worker(self._worker.process, facts)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything captured is stored, and confirm it; False after `timeout_s`."""
+        if self._writer is None or self._worker is None:
+            return True
+        entry = WorkerEntry(
+            self._worker.process,
+            self._worker.acknowledged_us,
+            process_rank(),
+            self._worker.engine,
+            drained_us=now_us(),
+        )
+        confirmation = Rows([entry])
+        self._backlog.put(confirmation, 0)
+        drained = confirmation.done.wait(timeout_s)
+        if drained:
+            self._say("drained")
+        return drained
+
+    def close(self, timeout_s: float) -> bool:
+        """Drain and end the writer: the process is about to exit."""
+        self._closed = True
+        drained = self.drain(timeout_s)
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer.join(timeout=5)
+        return drained
+
+
+def _facts(values: Mapping[str, Any]) -> dict[str, TensorFacts | Scalar]:
+    """(dtype, shape) of each tensor, scalars as they are; refuses what has no plain memory."""
+    facts: dict[str, TensorFacts | Scalar] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            refuse_exotic(name, value)
+            facts[name] = (str(value.dtype), tuple(value.shape))
+        else:
+            facts[name] = value
+    return facts
+
+
+def _device(inputs: Mapping[str, Any]) -> str:
+    for value in inputs.values():
+        if isinstance(value, Tensor):
+            if value.is_cuda and torch.cuda.is_current_stream_capturing():
+                raise Refused("inside a CUDA graph capture")
+            return str(value.device)
+    return "cpu"
+
+
+def _output_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
+    """What the outputs will take, as far as the inputs' axes tell."""
+    shapes = [(spec.dtype, spec.shape or ()) for spec in definition.outputs.values()]
+    return sum(
+        element_count([axes.get(axis, 1) for axis in shape]) * DTYPES[dtype].itemsize
+        for dtype, shape in shapes
+    )
