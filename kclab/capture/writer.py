@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kclab.blob.folder import BlobBatch, BlobFolder
+from kclab.blob.batch import BlobBatch
+from kclab.blob.folder import BlobFolder
 from kclab.capture.backlog import Backlog
 from kclab.capture.call import Pending
 from kclab.capture.checksum import ContentKey, KnownTensors
@@ -155,28 +156,25 @@ class Writer(threading.Thread):
             return snapshot.digest, 0
         stored, key = stored_form(snapshot)
         digest = tensor_digest(stored.dtype, stored.shape, stored.data)
-        written = 0
-        if not self._is_durable(digest, snapshot.nbytes):
-            batch.add(stored.dtype, stored.shape, stored.data, digest)
+        new = 0
+        if digest not in self._durable:
+            known = self._has_row(digest)
+            batch.add(stored.dtype, stored.shape, stored.data, digest, known=known)
             self._durable.add(digest)
-            written = snapshot.nbytes
+            new = 0 if known else snapshot.nbytes
         if key is not None:
             self._keys.append((key, digest))
         snapshot.copy = None
-        return digest, written
+        return digest, new
 
-    def _is_durable(self, digest: str, nbytes: int) -> bool:
-        """Whether a row vouches for the blob, or this process wrote it, and its file is whole."""
-        if digest in self._durable:
-            return True
+    def _has_row(self, digest: str) -> bool:
         try:
             found = self._database().execute(
                 "SELECT 1 FROM blob WHERE sha256 = ? AND present = 1", (digest,)
             )
-            whole = self._blobs.path(digest).stat().st_size > nbytes
-            return whole and found.fetchone() is not None
-        except (OSError, KclabError, sqlite3.Error):
-            return False
+            return found.fetchone() is not None
+        except (KclabError, sqlite3.Error):
+            return False  # its file is then looked into
 
     def _synced(self, batch: BlobBatch) -> bool:
         try:
