@@ -55,7 +55,7 @@ def require_trusted(definition: Definition) -> None:
     if not is_trusted(definition.reference_sha256):
         raise ReferenceUntrusted(
             f"the reference of {definition.name} is code that nobody on this machine trusted; read"
-            f" it, then: kclab definitions trust {definition.reference_sha256[:16]}"
+            f" it, then: kclab definitions trust {definition.reference_sha256}"
         )
 
 
