@@ -1,0 +1,304 @@
+"""The tap: between the engine's operator calls and the recorder.
+
+While a selected step runs, a dispatch mode is on that thread's stack, and on that of threads that
+the step starts; otherwise there is none, and calls cost what they cost without kclab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from kclab.capture import context
+from kclab.capture.adapters import Adapter, Handler, Sighting, Uncaptured
+from kclab.capture.call import Call, Pending
+from kclab.capture.context import Step
+from kclab.capture.mode import StepMode, hidden, out_of_sight, tap_is_on
+from kclab.capture.modules import ModuleNames
+from kclab.capture.plan import CapturePlan
+from kclab.capture.roots import Roots
+from kclab.capture.threads import carry_steps
+from kclab.core.catalog import Catalog
+from kclab.core.definition import Definition
+from kclab.core.errors import BadUsage
+from kclab.core.families import FAMILIES
+
+Result = TypeVar("Result")
+MARK = "_kclab_wrapped"
+"""On a function that the tap put in another's place."""
+
+
+class Recorder(Protocol):
+    """What the tap needs of `kclab.capture.recorder`."""
+
+    def wants(
+        self,
+        definition: str,
+        *,
+        request_id: str,
+        step: int,
+        variant: str | None,
+        module_path: str | None,
+        axes: Mapping[str, int],
+    ) -> bool:
+        """Whether a call is to be captured."""
+
+    def begin(self, call: Call) -> Pending | None:
+        """Copy the inputs."""
+
+    def finish(self, pending: Pending, outputs: Mapping[str, Tensor]) -> None:
+        """Copy the outputs and hand over."""
+
+    def abandon(self, pending: Pending) -> None:
+        """Forget a call that raised."""
+
+    def count(self, what: str, outcome: str, n: int = 1) -> None:
+        """Count calls that are not captured."""
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count a capture error and keep its first message; raises it under `strict`."""
+
+
+class Tap:
+    """One process's armed capture."""
+
+    def __init__(
+        self, plan: CapturePlan, recorder: Recorder, adapters: Sequence[Adapter], catalog: Catalog
+    ):
+        self.plan = plan
+        self.recorder = recorder
+        self._adapters = tuple(adapters)
+        self._definitions = Definitions(plan, catalog)
+        roots = (plan.root,) if plan.root else tuple(r for a in adapters for r in a.roots)
+        self.roots = Roots(roots, self._run_step) if roots else None
+        self._handlers: dict[str, Handler] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._program: Step | None = None
+        self._program_mode: StepMode | None = None
+
+    def arm(self) -> None:
+        """Start seeing steps; the calling thread's whole program is one where no root is named."""
+        for adapter in self._adapters:
+            self._handlers.update(adapter.handlers)
+            adapter.attach(self)
+        self._undo.append(carry_steps())
+        context.set_watcher(self)
+        if self.roots is not None:
+            self.roots.install()
+        elif self.selects(0):
+            self._begin_program()
+
+    def disarm(self) -> None:
+        """Stop seeing steps and give every function and class back what it had."""
+        if self._program is not None:
+            self._end_program()
+        if self.roots is not None:
+            self.roots.remove()
+        context.set_watcher(None)
+        while self._undo:
+            self._undo.pop()()
+
+    # what `context` asks
+
+    def selects(self, index: int) -> bool:
+        """Whether the plan captures the step with this number."""
+        return self.plan.steps is None or index in self.plan.steps
+
+    def watching(self, step: Step) -> StepMode:
+        """The mode to be on while a thread runs a selected step."""
+        return StepMode(step, self._handlers, self)
+
+    def whole_requests(self) -> bool:
+        """Whether a request is a step by itself: true without a root class."""
+        return self.roots is None
+
+    # what adapters ask
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put `make(original)` in the place of `owner.name` until disarmed; twice is harmless."""
+        original = getattr(owner, name)
+        if getattr(original, MARK, False):
+            return
+        wrapper = make(original)
+        setattr(wrapper, MARK, True)
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def step(self) -> Step | None:
+        """The selected step that runs on this thread, None outside one or in a captured call."""
+        step = context.current_step()
+        return step if step is not None and step.selected and tap_is_on() else None
+
+    def sight(self, what: str, ask: Callable[[], Sighting | Uncaptured | None]) -> Sighting | None:
+        """Ask an adapter about a call; what has no definition and what goes wrong is counted."""
+        seen = None
+        with self.guarded(what):
+            seen = ask()
+        if isinstance(seen, Uncaptured):
+            self.count(seen.what, seen.reason)
+            return None
+        return seen
+
+    def around(self, sighting: Sighting, step: Step, run: Callable[[], Result]) -> Result:
+        """Run a call, captured if it is wanted; its inner calls are part of it."""
+        pending = self.begin(sighting, step)
+        try:
+            with hidden():
+                result = run()
+        except BaseException:
+            self.abandon(pending)
+            raise
+        self.finish(pending, lambda: sighting.outputs(result))
+        return result
+
+    def begin(self, sighting: Sighting, step: Step) -> Pending | None:
+        """Before a call: copy its inputs if it is wanted; None if not."""
+        pending = None
+        with self.guarded(sighting.family):
+            name, definition = self._definitions.of(sighting)
+            if definition is None:
+                if name is not None:
+                    self.count(name, "no definition")
+            elif _is_graph_capture(sighting.inputs.values()):
+                self.count(definition.name, "graph capture")
+            else:
+                pending = self._begin(sighting, step, definition)
+        return pending
+
+    def finish(self, pending: Pending | None, outputs: Callable[[], Mapping[str, Tensor]]) -> None:
+        """After the call: copy its outputs."""
+        if pending is not None:
+            with self.guarded(pending.call.definition.name):
+                self.recorder.finish(pending, outputs())
+
+    def abandon(self, pending: Pending | None) -> None:
+        """Instead of `finish`, for a call that raised."""
+        if pending is not None:
+            with self.guarded(pending.call.definition.name):
+                self.recorder.abandon(pending)
+
+    def count(self, what: str, outcome: str) -> None:
+        """Count a call that is not captured."""
+        self.recorder.count(what, outcome)
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """kclab's own work inside: seen by no mode, its errors counted and not raised."""
+        try:
+            with out_of_sight():
+                yield
+        except Exception as error:  # whatever capture does wrong, the engine goes on
+            self.recorder.failed(what, error)
+
+    # inside
+
+    def _begin(self, sighting: Sighting, step: Step, definition: Definition) -> Pending | None:
+        path = self._path(step) if self.plan.per == "site" else None
+        wanted = self.recorder.wants(
+            definition.name,
+            request_id=step.request.id,
+            step=step.index,
+            variant=sighting.variant,
+            module_path=path,
+            axes=definition.bind_axes(_shapes(sighting.inputs)),
+        )
+        if not wanted:
+            return None
+        return self.recorder.begin(
+            Call(
+                definition=definition,
+                inputs=sighting.inputs,
+                operation=sighting.operation,
+                request_id=step.request.id,
+                step=step.index,
+                module_path=path or self._path(step),
+                variant=sighting.variant,
+                receipt=sighting.receipt,
+                request=step.request.payload,
+                request_started_us=step.request.started_us,
+            )
+        )
+
+    def _path(self, step: Step) -> str | None:
+        if step.names is None:
+            step.names = ModuleNames(step.root)
+        assert isinstance(step.names, ModuleNames)
+        return step.names.path()
+
+    def _run_step(
+        self,
+        root: nn.Module,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if context.current_step() is not None:
+            return call(*args, **kwargs)  # `forward` below `__call__`, or a root inside a root
+        request = context.current_request()
+        if request is None:
+            self.count(type(root).__name__, "no request")
+            return call(*args, **kwargs)
+        step = context.new_step(request, getattr(root, "_orig_mod", root))
+        with context.running(step):
+            return call(*args, **kwargs)
+
+    def _begin_program(self) -> None:
+        request = context.current_request()
+        if request is None:
+            return
+        self._program = request.whole = Step(request, 0)
+        self._program_mode = self.watching(self._program)
+        context.set_program_step(self._program)
+        self._program_mode.__enter__()
+
+    def _end_program(self) -> None:
+        assert self._program is not None and self._program_mode is not None
+        self._program.closed = True
+        context.set_program_step(None)
+        self._program_mode.__exit__()
+        self._program = self._program_mode = None
+
+
+class Definitions:
+    """Which definition a sighting belongs to: shipped, the user's, or made for its sizes."""
+
+    def __init__(self, plan: CapturePlan, catalog: Catalog):
+        self._plan = plan
+        self._catalog = catalog
+        self._found: dict[Any, tuple[str | None, Definition | None]] = {}
+
+    def of(self, sighting: Sighting) -> tuple[str | None, Definition | None]:
+        """(name, definition); no definition if none has this name, no name if none is selected."""
+        key = (sighting.family, *sorted(sighting.sizes.items()))
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find(sighting.family, sighting.sizes)
+        return found
+
+    def _find(self, family: str, sizes: Mapping[str, Any]) -> tuple[str | None, Definition | None]:
+        try:
+            made = FAMILIES[family].make(**sizes)
+        except BadUsage as error:
+            return f"{family}: {error}", None
+        if self._plan.definitions and not any(
+            fnmatchcase(made.name, glob) for glob in self._plan.definitions
+        ):
+            return None, None
+        known = self._catalog.get(made.name)
+        if known is None and self._plan.define_missing:
+            known = made
+        return made.name, known
+
+
+def _shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(v.shape) for name, v in inputs.items() if isinstance(v, Tensor)}
+
+
+def _is_graph_capture(inputs: Any) -> bool:
+    on_gpu = any(isinstance(v, Tensor) and v.is_cuda for v in inputs)
+    return on_gpu and torch.cuda.is_current_stream_capturing()
