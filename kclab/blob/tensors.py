@@ -31,7 +31,9 @@ def tensor_buffer(tensor: Tensor) -> Any:
     """The bytes of a contiguous CPU tensor, without a copy; any dtype, 0-d and empty included."""
     if tensor.numel() == 0:
         return b""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    # Not reshape(-1): it keeps the stride of a single element, and view refuses any but 1.
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
 
 
 def to_bytes(tensor: Tensor) -> TensorBytes:
