@@ -1,0 +1,188 @@
+"""Bringing foreign tensors into a store's blob folder: each file is read once and hashed.
+
+Nothing gets its final name before everything has been verified: what arrives waits in `blob/tmp`,
+to be named by `settle` or dropped by `discard`. Large files are hashed on all cores (hashlib lets
+other threads run meanwhile); small ones on the calling thread, where they are faster than any
+hand-over between threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from kclab.blob.folder import SUFFIX, BlobFolder, hash_tensor
+from kclab.blob.safetensors_file import TENSOR_KEY
+from kclab.core.errors import BlobDamaged, EnvironmentLacking
+from kclab.dataset.source_file import CHUNK, SMALL, Failed, NotFetched, SourceFile, Tensor
+
+Progress = Callable[[int, int], None]
+"""Called with (files, bytes) that were just finished, from any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One verified tensor."""
+
+    sha256: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+Outcome = Arrival | NotFetched | Failed
+Source = tuple[str, str]
+"""(absolute path, tensor key)."""
+
+
+class Arrivals:
+    """Tensors on their way into a blob folder; one use each."""
+
+    def __init__(
+        self, folder: BlobFolder, *, link: bool = False, progress: Progress | None = None
+    ) -> None:
+        self.folder = folder
+        self.link = link
+        self.outcomes: dict[Source, Outcome] = {}
+        self._progress = progress or (lambda files, nbytes: None)
+        self._waiting: dict[str, str] = {}
+        """Digest to its file in `blob/tmp`."""
+        self._temporaries: list[str] = []
+        self._batch = folder.batch()
+        self._root = str(folder.root)
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+
+    def bring(self, sources: Iterable[Source]) -> None:
+        """Read, hash and park every tensor; afterwards `outcomes` has each."""
+        wanted: dict[str, list[str]] = {}
+        for path, key in sources:
+            wanted.setdefault(path, []).append(key)
+        if not wanted:
+            return
+        self._batch.temporary()  # makes the folder that all threads write to
+        large: SimpleQueue[tuple[str, list[str]]] = SimpleQueue()
+        buffer = bytearray(CHUNK)
+        try:
+            for path, keys in wanted.items():
+                if not self._take(path, keys, buffer, SMALL):
+                    large.put((path, keys))
+            self._take_large(large)
+        except OSError as error:
+            raise EnvironmentLacking(
+                f"{self.folder.root}: {error.strerror}; nothing was imported."
+            ) from error
+
+    def _take_large(self, queue: SimpleQueue[tuple[str, list[str]]]) -> None:
+        count = min(queue.qsize(), os.cpu_count() or 1)
+        workers = [threading.Thread(target=self._drain, args=(queue,)) for _ in range(count - 1)]
+        for worker in workers:
+            worker.start()
+        try:
+            if count:
+                self._drain(queue)
+        finally:
+            self._failure = self._failure or (None if queue.empty() else InterruptedError())
+            for worker in workers:
+                worker.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _drain(self, queue: SimpleQueue[tuple[str, list[str]]]) -> None:
+        buffer = bytearray(CHUNK)
+        while self._failure is None:
+            try:
+                path, keys = queue.get_nowait()
+            except Empty:
+                return
+            try:
+                self._take(path, keys, buffer, None)
+            except BaseException as error:  # handed to the calling thread, which raises it
+                self._failure = error
+
+    def _take(self, path: str, keys: list[str], buffer: bytearray, limit: int | None) -> bool:
+        """Bring a file's tensors unless it is larger than `limit` bytes."""
+        with SourceFile(path) as file:
+            if limit is not None and file.size > limit:
+                return False
+            for key in keys:
+                found = file.tensor(key)
+                if isinstance(found, Tensor):
+                    self.outcomes[path, key] = self._park(file, found, buffer)
+                else:
+                    self.outcomes[path, key] = found
+            self._progress(1, file.size)
+        return True
+
+    def _park(self, file: SourceFile, tensor: Tensor, buffer: bytearray) -> Outcome:
+        """Hash one tensor while it is copied, linked or cloned to a temporary file."""
+        if file.data is not None:
+            sha256 = file.digest(tensor, buffer, None)
+            waiting = None if sha256 in self._waiting else self._copy_small(file, tensor)
+        else:
+            waiting, sha256 = self._copy_large(file, tensor, buffer)
+        if sha256 is None:
+            return Failed(f"damaged blob {file.path}: shrank while it was read.")
+        slot = tensor.slot
+        if waiting is not None:
+            with self._lock:
+                first = self._waiting.setdefault(sha256, waiting)
+            if first != waiting:
+                self._drop(waiting)
+        return Arrival(sha256, slot.dtype, slot.shape, slot.nbytes)
+
+    def _copy_small(self, file: SourceFile, tensor: Tensor) -> str:
+        target = self._temporary()
+        if not (self.link and tensor.whole_file and file.link(target)):
+            file.write(tensor, target)
+        return target
+
+    def _copy_large(
+        self, file: SourceFile, tensor: Tensor, buffer: bytearray
+    ) -> tuple[str, str | None]:
+        target = self._temporary()
+        shared = tensor.whole_file and ((self.link and file.link(target)) or file.clone(target))
+        return target, file.digest(tensor, buffer, None if shared else target)
+
+    def _temporary(self) -> str:
+        target = str(self._batch.temporary())
+        self._temporaries.append(target)
+        return target
+
+    def _drop(self, temporary: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # noqa: PTH108 - thousands of these; no Path objects
+
+    def arrived(self) -> dict[str, Arrival]:
+        """Every verified tensor, by digest."""
+        return {o.sha256: o for o in self.outcomes.values() if isinstance(o, Arrival)}
+
+    def damaged(self, digests: Iterable[str]) -> list[str]:
+        """Those of `digests` whose file is already in the folder and holds something else."""
+        present = [d for d in digests if os.path.lexists(self._path(d))]
+        return [digest for digest in present if not _holds(self.folder, digest)]
+
+    def settle(self, digests: Iterable[str]) -> None:
+        """Give `digests` their final names and make them durable, before their rows commit."""
+        for sha256 in digests:
+            self._batch.place(self._waiting[sha256], self._path(sha256))
+        self._batch.sync()
+
+    def _path(self, sha256: str) -> str:
+        return f"{self._root}/{sha256[:2]}/{sha256[2:]}{SUFFIX}"
+
+    def discard(self) -> None:
+        """Drop whatever has no final name yet."""
+        for temporary in self._temporaries:
+            self._drop(temporary)
+
+
+def _holds(folder: BlobFolder, sha256: str) -> bool:
+    try:
+        return hash_tensor(folder.path(sha256), TENSOR_KEY)[1] == sha256
+    except (BlobDamaged, OSError):
+        return False
