@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from family_reference import load_run
 from torch.nn.functional import scaled_dot_product_attention
 
 from kclab.core.families import FAMILIES
+from tests.core.families.family_reference import load_run
 
 
 def plain_attention(

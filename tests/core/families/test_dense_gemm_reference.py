@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 import torch
-from family_reference import load_run
 
 from kclab.core.families import FAMILIES
+from tests.core.families.family_reference import load_run
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from family_reference import load_run
 
 from kclab.core.families import FAMILIES
+from tests.core.families.family_reference import load_run
 
 QK, V, D = 2, 4, 3
 
