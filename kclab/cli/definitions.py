@@ -16,7 +16,7 @@ from kclab.core.catalog import definition_files, load_file
 from kclab.core.definition import Definition
 from kclab.core.definition_files import definition_text, write_definition
 from kclab.core.definition_lint import portability_notes
-from kclab.core.errors import BadUsage, CheckFailed, DefinitionInvalid
+from kclab.core.errors import BadUsage, CheckFailed, DefinitionInvalid, NothingMatched
 from kclab.core.families import FAMILIES, Family
 from kclab.db.definitions import (
     add_definitions,
@@ -90,11 +90,13 @@ def validate(
 ) -> None:
     """Check definition files: exit 1 when one is broken. Nothing of a reference runs."""
     rows = [_validated(file) for path in paths for file in _files(path)]
-    print_rows(rows, VALIDATE_COLUMNS, form, empty="no *.json there.")
+    if not rows:
+        raise NothingMatched(f"no *.json below {', '.join(map(str, paths))}.")
+    print_rows(rows, VALIDATE_COLUMNS, form)
     broken = [row for row in rows if row["status"] == "failed"]
     for row in broken if form is Format.TABLE else ():
         note(str(row["detail"]))
-    if broken or not rows:
+    if broken:
         raise CheckFailed(f"{counted(len(broken), 'broken definition')} of {len(rows)}.")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from kclab.core import definition_body as rules
@@ -72,7 +73,7 @@ class Definition:
             raise DefinitionInvalid(f"{where}: a definition is a JSON object.")
         body = rules.without_literal_dimensions(body)
         name = rules.path_field(body, "name", where)
-        where = where if name in where else f"{where} ({name})"
+        where = where if PurePath(where).stem == name else f"{where} ({name})"
         axes = rules.read_axes(body, where)
         inputs = rules.read_tensors(body, "inputs", axes, where)
         outputs = rules.read_tensors(body, "outputs", axes, where)

@@ -48,6 +48,11 @@ class Family:
 
     def make(self, **parameters: Any) -> Definition:
         """The definition for these sizes; BadUsage names a missing, unknown or odd parameter."""
+        self._check(parameters)
+        body = self.write(**{**self.options, **parameters})
+        return Definition.from_body(body, f"family {self.name}")
+
+    def _check(self, parameters: Mapping[str, Any]) -> None:
         missing = [size for size in self.sizes if size not in parameters]
         if missing:
             raise BadUsage(f"family {self.name} needs the size {', '.join(missing)}.")
@@ -59,8 +64,9 @@ class Family:
             )
         for size in self.sizes:
             require_size(size, parameters[size])
-        body = self.write(**{**self.options, **parameters})
-        return Definition.from_body(body, f"family {self.name}")
+        for option, default in self.options.items():
+            if isinstance(default, bool) and type(parameters.get(option, default)) is not bool:
+                raise BadUsage(f"{option} must be true or false; found {parameters[option]!r}.")
 
 
 @cache

@@ -1,0 +1,176 @@
+"""What families write: names, interfaces, and the files that kclab ships."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+
+import pytest
+import torch
+
+from kclab.core.catalog import load_folder, shipped_folder
+from kclab.core.definition_files import definition_path, definition_text
+from kclab.core.definition_lint import portability_notes
+from kclab.core.errors import BadUsage
+from kclab.core.families import FAMILIES, family_of
+from kclab.core.families.shipped import QWEN_IMAGE_21_LINEARS, shipped_definitions
+from tests.core.families.family_reference import load_run
+
+INSTANCES = {
+    "dense_gemm_bf16_nt_n4096_k12288": ("dense_gemm", {"n": 4096, "k": 12288}),
+    "dense_gemm_fp16_nt_n8_k4": ("dense_gemm", {"n": 8, "k": 4, "dtype": "float16"}),
+    "dense_gemm_fp32_nt_bias_n8_k4": (
+        "dense_gemm",
+        {"n": 8, "k": 4, "dtype": "fp32", "bias": True},
+    ),
+    "sdpa_bf16_h32_kv32_d128": ("sdpa", {"h": 32, "d": 128}),
+    "sdpa_fp16_h8_kv2_d64_dv32_mask_bool": (
+        "sdpa",
+        {"h": 8, "kv": 2, "d": 64, "dv": 32, "mask": "bool", "dtype": "fp16"},
+    ),
+    "sdpa_fp32_h2_kv2_d8_mask_float": ("sdpa", {"h": 2, "d": 8, "mask": "float", "dtype": "fp32"}),
+    "prefix_cached_block_causal_h32_d128": ("prefix_cached_block_causal", {"h": 32, "d": 128}),
+    "prefix_cached_block_causal_fp32_h2_d8_prefix0": (
+        "prefix_cached_block_causal",
+        {"h": 2, "d": 8, "dtype": "fp32", "prefix": False},
+    ),
+    "gdn_prefill_qk4_v8_d128_k_last": ("gated_delta_rule_prefill", {"qk": 4, "v": 8, "d": 128}),
+    "gdn_decode_qk4_v8_d128_k_last": ("gated_delta_rule_decode", {"qk": 4, "v": 8, "d": 128}),
+}
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_an_instance_has_its_name_and_is_known_by_it(name):
+    family, parameters = INSTANCES[name]
+    definition = FAMILIES[family].make(**parameters)
+    assert definition.name == name
+    assert family_of(name) == family
+    assert definition.reference_sha256 == FAMILIES[family].reference_sha256
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_an_instance_is_what_other_tools_take(name):
+    family, parameters = INSTANCES[name]
+    definition = FAMILIES[family].make(**parameters)
+    assert portability_notes(definition) == []
+    for group in ("axes", "inputs", "outputs"):
+        for part in definition.body[group].values():
+            assert part["description"]
+    assert definition.body["description"]
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_a_reference_takes_the_inputs_in_order_and_imports_only_torch(name):
+    family, parameters = INSTANCES[name]
+    definition = FAMILIES[family].make(**parameters)
+    names = list(inspect.signature(load_run(definition)).parameters)
+    assert names[: len(definition.inputs)] == list(definition.inputs)
+    inspect.signature(load_run(definition)).bind(*definition.inputs)
+    imports = [
+        n
+        for n in ast.walk(ast.parse(definition.reference))
+        if isinstance(n, ast.Import | ast.ImportFrom)
+    ]
+    roots = {a.name if isinstance(n, ast.Import) else n.module for n in imports for a in n.names}
+    assert {root.split(".")[0] for root in roots} == {"torch"}
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_a_reference_returns_what_the_definition_says_and_leaves_its_inputs_alone(name):
+    family, parameters = INSTANCES[name]
+    sizes = {"n": 6, "k": 5, "h": 4, "d": 8, "qk": 2, "v": 4, "kv": 2, "dv": 3}
+    definition = FAMILIES[family].make(**{k: sizes.get(k, v) for k, v in parameters.items()})
+    axes = definition.const_axes | {a: 3 for a in definition.var_axes}
+    axes |= {a: 1 for a in ("Mb", "Mh") if a in axes} | {a: 6 for a in ("S_total",) if a in axes}
+    axes |= {"num_seqs": 2} if "num_seqs" in axes else {}
+    inputs = {n: example(n, s, axes) for n, s in definition.inputs.items()}
+    before = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in inputs.items()}
+    facts = {n: facts_of(v) for n, v in inputs.items()}
+    outputs = load_run(definition)(*inputs.values())
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    named = dict(zip(definition.outputs, outputs, strict=True))
+    definition.check_outputs(
+        {n: facts_of(v) for n, v in named.items()}, definition.check_inputs(facts)
+    )
+    for n, v in inputs.items():
+        assert not isinstance(v, torch.Tensor) or torch.equal(v, before[n])
+    assert all(torch.isfinite(output.float()).all() for output in outputs)
+
+
+def example(name, spec, axes):
+    """A small valid value for an input."""
+    if spec.shape is None:
+        return False if spec.dtype == "bool" else 0.5
+    shape = [axes[a] for a in spec.shape]
+    if name == "cu_seqlens":
+        return torch.tensor([0, 1, 3])
+    if spec.dtype == "bool":
+        return torch.ones(shape, dtype=torch.bool)
+    if spec.dtype == "int32":
+        return torch.tensor([-1, 0, 0, -1, 1, 1][: shape[0]], dtype=torch.int32)
+    return torch.randn(shape).to(getattr(torch, spec.dtype))
+
+
+def facts_of(value):
+    return (str(value.dtype), tuple(value.shape)) if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "message"),
+    [
+        ("dense_gemm", {"n": 4}, "needs the size k"),
+        ("dense_gemm", {"n": 0, "k": 4}, "size n must be"),
+        ("dense_gemm", {"n": True, "k": 4}, "size n must be"),
+        ("dense_gemm", {"n": 4, "k": "4"}, "size k must be"),
+        ("dense_gemm", {"n": 4, "k": 4, "m": 4}, "no parameter 'm'"),
+        ("dense_gemm", {"n": 4, "k": 4, "dtype": "fp8"}, "dtype 'fp8' is none of"),
+        ("dense_gemm", {"n": 4, "k": 4, "bias": "yes"}, "bias must be true or false"),
+        ("dense_gemm", {"n": 4, "k": 4, "dtype": 16}, "dtype 16 is none of"),
+        ("sdpa", {"h": 4, "d": 8, "kv": 3}, "cannot share"),
+        ("sdpa", {"h": 4, "d": 8, "kv": 0}, "size kv must be"),
+        ("sdpa", {"h": 4, "d": 8, "mask": "alibi"}, "mask 'alibi'"),
+        ("prefix_cached_block_causal", {"h": 4, "d": 8, "prefix": 0}, "prefix must be true"),
+        ("gated_delta_rule_decode", {"qk": 3, "v": 8, "d": 4}, "cannot share"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_named(family, parameters, message):
+    with pytest.raises(BadUsage, match=message):
+        FAMILIES[family].make(**parameters)
+
+
+@pytest.mark.parametrize("name", ["gemm_n4_k4", "sdpa", "dense_gemm_bf16_nt_n4_k4_extra", ""])
+def test_a_foreign_name_is_of_no_family(name):
+    assert family_of(name) is None
+
+
+def test_shipped_files_are_what_the_families_write():
+    folder = shipped_folder()
+    written = {definition_path(folder, d): definition_text(d) for d in shipped_definitions()}
+    found = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.json")}
+    assert found == written, "run: kclab definitions make --shipped --to definitions"
+
+
+def test_shipped_definitions_pass_as_files_for_other_tools():
+    folder = shipped_folder()
+    for definition in load_folder(folder).values():
+        path = definition_path(folder, definition)
+        assert portability_notes(definition, path) == []
+        assert json.loads(path.read_text(encoding="utf-8")) == definition.body
+
+
+def test_the_gated_delta_rules_state_is_judged_by_its_policy():
+    definition = FAMILIES["gated_delta_rule_prefill"].make(qk=4, v=8, d=128)
+    assert definition.tolerance == {"new_state": {"policy": "gdn_prefill_state"}}
+
+
+def test_every_linear_of_qwen_image_21_has_its_definition():
+    diffusers = pytest.importorskip("diffusers")
+    with torch.device("meta"):
+        model = diffusers.QwenImage21Transformer2DModel()
+    linears = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    assert not any(linear.bias is not None for linear in linears)
+    assert {(m.out_features, m.in_features) for m in linears} == set(QWEN_IMAGE_21_LINEARS)
+    attention = model.transformer_blocks[0].attn
+    packed = sum(p.out_features for p in (attention.to_q, attention.to_k, attention.to_v))
+    assert (packed, attention.to_q.in_features) in QWEN_IMAGE_21_LINEARS
