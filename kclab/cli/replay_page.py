@@ -1,0 +1,161 @@
+"""What `kclab replay` shows: a line for each definition, then each failure and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from kclab.cli.output import Column, Format, heading, note, print_rows, printable
+from kclab.cli.show import counted, short, short_run
+from kclab.core.units import format_duration
+from kclab.db.queries.replays import replay_verdicts
+from kclab.db.rows import OracleVerdict, ReplayRow
+from kclab.db.store import Store
+from kclab.replay import ReplaySummary
+
+SHOWN = 12
+"""Failures and weak passes written out; the others are counted."""
+
+
+def number(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:.3g}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value else "-"
+
+
+COLUMNS = (
+    Column("definition", wide=True),
+    Column("status"),
+    Column("passed", show=_count, right=True),
+    Column("failed", show=_count, right=True),
+    Column("error", show=_count, right=True),
+    Column("skipped", show=_count, right=True),
+    Column("max_abs", "max error", show=number, right=True),
+    Column("relative_rms", "rel. RMS", show=number, right=True),
+    Column("seconds", "time", show=format_duration, right=True),
+)
+ORACLE_COLUMN = Column("oracle", "who is off", wide=True)
+
+VERDICT_COLUMNS = tuple(
+    Column(key)
+    for key in (
+        "workload", "capture", "definition", "status", "reason", "warning", "origin", "device",
+        "seconds", "started_us", "output", "passed", "policy", "rtol", "atol", "elements",
+        "mismatched", "max_abs", "rms", "relative_rms", "worst_index", "worst_engine",
+        "worst_reference", "oracle", "engine_max_ulp", "engine_rms_ulp", "reference_max_ulp",
+        "reference_rms_ulp", "bound_ulp", "metrics", "oracle_metrics",
+    )
+)  # fmt: skip
+
+
+def print_verdicts(store: Store, summary: ReplaySummary, form: Format) -> None:
+    """Every output of every verdict as JSON or CSV."""
+    _print_notes(summary)
+    with closing(store.read()) as connection:
+        rows = replay_verdicts(connection, summary.run_id)
+    print_rows(rows, VERDICT_COLUMNS, form)
+    note(_ending(summary))
+
+
+def print_page(summary: ReplaySummary, path: Path | None, *, oracle: bool) -> None:
+    """The table by definition, then the failures, then the sentence that sums it up."""
+    _print_notes(summary)
+    columns = (*COLUMNS, ORACLE_COLUMN) if oracle else COLUMNS
+    tallies = sorted(summary.definitions.values(), key=lambda tally: tally.definition)
+    rows = [{c.key: getattr(t, c.key, None) for c in COLUMNS} for t in tallies]
+    for row, tally in zip(rows, tallies, strict=True):
+        row["status"] = _status(row)
+        counts = sorted(tally.oracle.items())
+        row["oracle"] = ", ".join(f"{who} {count}" for who, count in counts) or None
+    print_rows(rows, columns, Format.TABLE)
+    for failure in summary.failures[:SHOWN]:
+        _print_failure(failure, path, oracle)
+    not_shown = summary.count("failed") + summary.count("error") - SHOWN
+    if not_shown > 0:
+        where = f"kclab runs show {short_run(summary.run)}"
+        typer.echo(f"\n… and {counted(not_shown, 'more')[:-1]} not passed: {where}")
+    _print_warned(summary)
+    note(_ending(summary))
+
+
+def _status(row: Mapping[str, Any]) -> str:
+    for status in ("failed", "error", "passed"):
+        if row[status]:
+            return status
+    return "skipped"
+
+
+def _print_notes(summary: ReplaySummary) -> None:
+    for text in summary.notes:
+        note(f"note: {text}")
+
+
+def _print_failure(row: ReplayRow, path: Path | None, oracle: bool) -> None:
+    heading(f"{row.status.upper()}  {row.definition}  {short(row.subject)}")
+    reasons = [o.reason for o in row.outputs if not o.passed]
+    lines = [f"{o.name}: {o.reason}" for o in row.outputs if not o.passed]
+    if not reasons and row.reason:
+        lines = [row.reason]
+    lines += [f"{row.outputs[i].name}: {oracle_line(v)}" for i, v in enumerate(row.oracle)]
+    if row.origin and row.origin not in (row.reason or ""):
+        lines.append(f"at {row.origin}")
+    lines += [f"next: {step}" for step in _next_steps(row, path, oracle)]
+    for line in lines:
+        typer.echo(f"  {printable(line)}")
+
+
+def _next_steps(row: ReplayRow, path: Path | None, oracle: bool) -> list[str]:
+    steps = []
+    where = f" {path}" if path else ""
+    if row.status == "failed" and not oracle and row.outputs:
+        steps.append(f"kclab replay{where} --workload {short(row.subject)} --oracle")
+    if path is None and (row.traceback or row.status == "failed"):
+        steps.append(f"kclab workloads show {short(row.subject)}")
+    if row.traceback:
+        steps.append("kclab runs show last  (the reference's traceback and output)")
+    return steps
+
+
+def oracle_line(verdict: OracleVerdict) -> str:
+    """Who is off, with both distances to the float64 truth."""
+    if verdict.verdict == "undecided":
+        return f"oracle undecided: {(verdict.metrics or {}).get('why', 'no truth to compare with')}"
+    texts = {
+        "engine": "the engine is off, the reference is not",
+        "reference": "the reference is off, the engine is not",
+        "both": "both are off",
+        "neither": "neither is off by more than rounding",
+    }
+    distances = (
+        f"distance to float64 in ulp (RMS, max): engine {_ulps(verdict, 'engine')},"
+        f" reference {_ulps(verdict, 'reference')}"
+    )
+    bound = f"; rounding alone may reach {verdict.bound_ulp:.3g}" if verdict.bound_ulp else ""
+    return f"{texts[verdict.verdict]}; {distances}{bound}"
+
+
+def _ulps(verdict: OracleVerdict, side: str) -> str:
+    values = (getattr(verdict, f"{side}_{kind}_ulp") for kind in ("rms", "max"))
+    return " / ".join("not finite" if value is None else f"{value:.3g}" for value in values)
+
+
+def _print_warned(summary: ReplaySummary) -> None:
+    if not summary.warned:
+        return
+    total = sum(tally.warned for tally in summary.definitions.values())
+    heading(f"{counted(total, 'pass').replace('passs', 'passes')} that prove little")
+    for row in summary.warned[:SHOWN]:
+        typer.echo(f"  {row.definition}  {short(row.subject)}  {printable(row.warning or '')}")
+    if total > SHOWN:
+        typer.echo(f"  … and {total - SHOWN} more")
+
+
+def _ending(summary: ReplaySummary) -> str:
+    return f"{summary.sentence} on {summary.device}; run {short_run(summary.run)}"

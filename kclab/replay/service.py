@@ -1,0 +1,311 @@
+"""Replaying a store's captures, or a dataset folder in place; every verdict a committed row."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kclab.core.definition import Definition
+from kclab.core.errors import NothingMatched, ReferenceUntrusted
+from kclab.core.families import family_of
+from kclab.core.times import now_us
+from kclab.core.trust import is_trusted, require_trusted
+from kclab.dataset.cases import Root
+from kclab.db.connection import writing
+from kclab.db.rows import ReplayRow, add_definition, add_replay
+from kclab.db.runs import ActiveRun, add_environment, run
+from kclab.db.store import Store, open_for_writing
+from kclab.replay.report import write_report
+from kclab.replay.root_subjects import check_selection, root_subjects
+from kclab.replay.selection import Selection, StoreSubjects, choose, what_there_is
+from kclab.replay.subject import Decided, Subject
+from kclab.replay.summary import ReplaySummary
+from kclab.replay.task import Outcome, Task
+from kclab.replay.workers import WorkerPool
+
+Progress: TypeAlias = Callable[[int, int, ReplayRow], None]
+"""Called after each verdict with (how many fell, how many there are, the verdict)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay."""
+
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` (every GPU) or `cuda:<n>`."""
+    jobs: int | None = None
+    """Worker processes; None: one a GPU, or one a core up to 8."""
+    timeout: float = 300.0
+    """Seconds for one workload, loading and comparing included."""
+    oracle: bool = False
+    """Also judge engine and reference by the reference in float64."""
+
+
+def replay(
+    store: Store,
+    selection: Selection,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> ReplaySummary:
+    """Replay what is selected of a store.
+
+    Raises NothingMatched, or EnvironmentLacking when workers cannot start.
+    """
+    options = options or Options()
+    if not store.database.exists():
+        store.read()  # says that there is no database; replay has nothing to make one for
+    open_for_writing(store)
+    with closing(store.read()) as reader:
+        chosen = choose(reader, selection)
+        nothing = None if chosen else what_there_is(reader, selection)
+    with _judging(store, options, _params(selection, options), nothing) as (active, pool):
+        recorder = _Recorder(active, pool, options, len(chosen), progress)
+        recorder.judge(StoreSubjects(active.connection, store.blobs).read(chosen))
+        return recorder.finish()
+
+
+def replay_root(
+    store: Store,
+    root: Root,
+    selection: Selection,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    how_to_trust: str | None = None,
+) -> ReplaySummary:
+    """Replay a dataset folder in place, then write its `results/replay.json`.
+
+    The verdicts are rows of `store`. `how_to_trust` ends the reason of a row whose reference is
+    not trusted. Raises BadUsage for a selection that needs a store, else as `replay`.
+    """
+    options = options or Options()
+    check_selection(selection)
+    subjects = root_subjects(root, selection)
+    params = {"path": str(root.path.resolve()), **_params(selection, options)}
+    nothing = None if subjects else f"{root.path}: nothing in it to replay."
+    with _judging(store, options, params, nothing, mode="in place") as (active, pool):
+        subjects = _known_to_store(active.connection, subjects, root.path)
+        recorder = _Recorder(active, pool, options, len(subjects), progress, how_to_trust)
+        recorder.summary.notes += root.warnings
+        verdicts = recorder.judge(subjects, keep=True)
+        _write_report(root, verdicts, selection, recorder)
+        return recorder.finish()
+
+
+@contextmanager
+def _judging(
+    store: Store,
+    options: Options,
+    params: Mapping[str, Any],
+    nothing: str | None,
+    mode: str | None = None,
+) -> Iterator[tuple[ActiveRun, WorkerPool]]:
+    """Workers and an open run; the run ends as empty where there is `nothing` to judge."""
+    if nothing is not None:
+        with run(store, "replay", params, mode=mode):
+            raise NothingMatched(nothing)
+    # The first worker loads torch while the run is opened and its first batch is read.
+    with (
+        WorkerPool(options.device, options.jobs, options.timeout) as pool,
+        run(store, "replay", params, mode=mode) as active,
+    ):
+        yield active, pool
+
+
+def untrusted(definitions: Iterable[Definition]) -> list[Definition]:
+    """Those whose reference may not run on this machine, one for each source."""
+    sources = {d.reference_sha256: d for d in definitions if d.reference_problem is None}
+    return [d for sha256, d in sorted(sources.items()) if not is_trusted(sha256)]
+
+
+def _params(selection: Selection, options: Options) -> dict[str, Any]:
+    return {
+        **selection.stated,
+        "device": options.device,
+        "jobs": options.jobs,
+        "timeout": options.timeout,
+        "oracle": options.oracle,
+    }
+
+
+def _known_to_store(
+    connection: sqlite3.Connection, subjects: Sequence[Subject], origin: Path
+) -> list[Subject]:
+    """The subjects with the rows that the store has for them: definitions, earlier imports."""
+    definitions = {s.definition.sha256: s.definition for s in subjects if s.definition is not None}
+    ids: dict[str, int] = {}
+    with writing(connection):
+        for sha256, definition in definitions.items():
+            family = family_of(definition.name)
+            ids[sha256] = add_definition(
+                connection, definition.body, family=family, origin=str(origin)
+            )
+    known = []
+    for subject in subjects:
+        row = connection.execute(
+            "SELECT id, workload_id FROM capture WHERE uuid = ?", (subject.uuid,)
+        ).fetchone()
+        definition_id = None if subject.definition is None else ids[subject.definition.sha256]
+        known.append(
+            replace(
+                subject,
+                definition_id=definition_id,
+                capture_id=None if row is None else row["id"],
+                workload_id=None if row is None else row["workload_id"],
+            )
+        )
+    return known
+
+
+def _write_report(
+    root: Root,
+    verdicts: Sequence[tuple[Subject, ReplayRow]],
+    selection: Selection,
+    recorder: _Recorder,
+) -> None:
+    """Write `results/replay.json`, unless what was found says too little about the root."""
+    summary = recorder.summary
+    problem = None
+    if selection.stated:
+        problem = "only a whole replay writes it"
+    elif summary.lacking:
+        problem = f"{summary.lacking} workloads could not be judged on this machine"
+    else:
+        try:
+            torch = recorder.pool.greeting.get("torch", "")
+            write_report(root.path, verdicts, summary.device, torch)
+        except OSError as error:
+            problem = f"{error.strerror}; the verdicts are in the store"
+    if problem is not None:
+        summary.notes.append(f"{root.path}: results/replay.json was not written ({problem}).")
+
+
+class _Recorder:
+    """Sends subjects to the workers and turns what comes back into committed rows."""
+
+    def __init__(
+        self,
+        active: ActiveRun,
+        pool: WorkerPool,
+        options: Options,
+        total: int,
+        progress: Progress | None,
+        how_to_trust: str | None = None,
+    ) -> None:
+        self.active = active
+        self.pool = pool
+        self.options = options
+        self.progress = progress
+        self.how_to_trust = how_to_trust
+        self.summary = ReplaySummary(active.uuid, active.id, total=total)
+        self._under_way: dict[int, Subject] = {}
+        self._trust: dict[str, Decided | None] = {}
+        self._done = 0
+        self._kept: list[tuple[Subject, ReplayRow]] | None = None
+
+    def judge(
+        self, subjects: Iterable[Subject], *, keep: bool = False
+    ) -> list[tuple[Subject, ReplayRow]]:
+        """Record a verdict on every subject; returns them all for `keep`, else none."""
+        self._kept = [] if keep else None
+        for outcome in self.pool.run(self._tasks(subjects)):
+            self._note_machine()
+            self._record(self._under_way.pop(outcome.id), outcome)
+        return self._kept or []
+
+    def finish(self) -> ReplaySummary:
+        """Close the run with what was found."""
+        self.active.finish_as(self.summary.status, self.summary.sentence)
+        return self.summary
+
+    def _tasks(self, subjects: Iterable[Subject]) -> Iterator[Task]:
+        """Tasks for the subjects that can run; the others are recorded on the way."""
+        for number, subject in enumerate(subjects):
+            definition = subject.definition
+            decided = subject.decided or self._runnable(definition)
+            if decided is not None or definition is None:
+                self._record(subject, decided or Decided("error", "it has no definition"))
+                continue
+            self._under_way[number] = subject
+            yield Task(
+                id=number,
+                definition=self.pool.define(definition),
+                inputs=subject.inputs,
+                outputs=subject.outputs,
+                oracle=self.options.oracle,
+            )
+
+    def _runnable(self, definition: Definition | None) -> Decided | None:
+        """Why a reference is not run, None where it may be."""
+        if definition is None:
+            return None
+        sha256 = definition.sha256
+        if sha256 not in self._trust:
+            self._trust[sha256] = self._refused(definition)
+        return self._trust[sha256]
+
+    def _refused(self, definition: Definition) -> Decided | None:
+        if definition.reference_problem is not None:
+            return Decided("error", definition.reference_problem)
+        try:
+            require_trusted(definition)
+        except ReferenceUntrusted as error:
+            reason = str(error)
+            if self.how_to_trust:
+                reason = f"{reason.partition('; read')[0]}; {self.how_to_trust}"
+            return Decided("error", reason, lacking=True)
+        return None
+
+    def _note_machine(self) -> None:
+        """Once a worker has said what it runs on, the run's environment has its GPU too."""
+        if self._done or not self.pool.greeting:
+            return
+        greeting: Mapping[str, Any] = self.pool.greeting
+        self.summary.device = greeting["device"]
+        if greeting["gpus"]:
+            connection = self.active.connection
+            with writing(connection):
+                connection.execute(
+                    "UPDATE run SET environment_id = ? WHERE id = ?",
+                    (add_environment(connection, greeting["facts"]), self.active.id),
+                )
+
+    def _record(self, subject: Subject, verdict: Outcome | Decided) -> None:
+        row = _row(subject, verdict)
+        with writing(self.active.connection) as connection:
+            add_replay(connection, self.active.id, row)
+        self._done += 1
+        self.summary.add(row, verdict.lacking)
+        if self._kept is not None:
+            self._kept.append((subject, row))
+        if self.progress is not None:
+            self.progress(self._done, self.summary.total, row)
+
+
+def _row(subject: Subject, verdict: Outcome | Decided) -> ReplayRow:
+    base = ReplayRow(
+        subject=subject.uuid,
+        definition=subject.definition_name,
+        status=verdict.status,
+        started_us=now_us(),
+        workload_id=subject.workload_id,
+        definition_id=subject.definition_id,
+        capture_id=subject.capture_id,
+        origin=subject.origin,
+        reason=verdict.reason,
+    )
+    if isinstance(verdict, Decided):
+        return base
+    return replace(
+        base,
+        started_us=verdict.started_us,
+        warning=verdict.warning,
+        device=verdict.device,
+        seconds=verdict.seconds,
+        traceback=verdict.traceback,
+        outputs=verdict.outputs,
+        oracle=verdict.oracle,
+    )
