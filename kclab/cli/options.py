@@ -15,6 +15,7 @@ from kclab.cli.output import note
 from kclab.core.errors import BadUsage
 from kclab.core.units import describe_size, parse_size
 from kclab.core.when import describe_instant, parse_when
+from kclab.db.queries.selection import By
 
 WHEN_HELP = "yesterday, monday, 2h, 3 days ago, 2026-11-29, 2026-11-29T10:00Z"
 
@@ -59,6 +60,9 @@ RunOption = Annotated[
 DefinitionOption = Annotated[
     list[str] | None,
     typer.Option("--definition", metavar="GLOB", help="Only definitions like this; repeatable."),
+]
+ByOption = Annotated[
+    By, typer.Option("--by", help="--since and --until mean when captured, or arrived here.")
 ]
 LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -8,9 +8,9 @@ one into what a person reads in a table. What programs get in JSON and CSV:
 - sizes in bytes, lengths of time in seconds or as the key says, uuids and digests whole;
 - a missing value as null (CSV: an empty cell); lists and objects in CSV as JSON text.
 
-Tables go to a terminal's width: `wide` columns are cut first, `wrap` columns go on over more
-lines, and where even that is too broad each row becomes a block of lines. A pipe or file has no
-width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a
+Tables go to a terminal's width: `wide` and `middle` columns are cut, `wrap` columns go on over
+more lines, and where even that is too broad each row becomes a block of lines. A pipe or file has
+no width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a
 terminal.
 """
 
@@ -58,8 +58,12 @@ class Column:
     right: bool = False
     wide: bool = False
     """May be cut with an ellipsis on a narrow terminal; the others keep their width."""
+    middle: bool = False
+    """Like `wide`, but cut in the middle: for names whose end tells them apart."""
     wrap: bool = False
     """May go on over more lines on a narrow terminal: for sentences."""
+    sparse: bool = False
+    """Left out of a table where no row has a value."""
     hidden: bool = False
     """In JSON and CSV only, unless `--columns` names it."""
 
@@ -122,9 +126,15 @@ def print_rows(
         writer.writerow([column.key for column in columns])
         writer.writerows([[_csv_cell(row[c.key]) for c in columns] for row in rows])
     elif rows:
-        _print_table(rows, [c for c in columns if not c.hidden], title)
+        _print_table(rows, [c for c in columns if _in_table(c, rows)], title)
     else:
         note(empty)
+
+
+def _in_table(column: Column, rows: Sequence[Mapping[str, Any]]) -> bool:
+    if column.hidden or not column.sparse:
+        return not column.hidden
+    return any(row[column.key] not in (None, [], "") for row in rows)
 
 
 def print_fields(fields: Mapping[str, Any], form: Format) -> None:
@@ -154,8 +164,17 @@ def heading(text: str) -> None:
     out.print(printable(text), style="bold", markup=False)
 
 
+def print_lines(title: str, lines: Sequence[str]) -> None:
+    """A headed part of a page that is plain sentences or commands; nothing for no lines."""
+    if lines:
+        heading(title)
+        for line in lines:
+            sys.stdout.write(f"{printable(line)}\n")
+
+
 def note(message: str) -> None:
-    """A line for the person, on stderr."""
+    """A line for the person, on stderr, after what stdout has so far."""
+    sys.stdout.flush()
     sys.stderr.write(f"{printable(message)}\n")
 
 
@@ -181,7 +200,7 @@ def choose_columns(columns: Sequence[Column], asked: str | None) -> list[Column]
 def _shown(column: Column) -> Column:
     from dataclasses import replace
 
-    return replace(column, hidden=False)
+    return replace(column, hidden=False, sparse=False)
 
 
 def only_columns(
@@ -260,7 +279,7 @@ def _fitted(
         for column, column_cells in zip(columns, zip(*cells, strict=True), strict=True)
     ]  # fmt: skip
     excess = sum(widths) + GAP * (len(widths) - 1) - room
-    flexible = [i for i, column in enumerate(columns) if column.wide or column.wrap]
+    flexible = [i for i, c in enumerate(columns) if c.wide or c.middle or c.wrap]
     while excess > 0:
         broadest = max(flexible, key=widths.__getitem__, default=None)
         if broadest is None or widths[broadest] <= MIN_WIDE:
@@ -287,11 +306,23 @@ def _print_grid(
             width=width,
         )
     for row in cells:
-        table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in row])
+        shown = [
+            cut_middle(cell, width) if column.middle else cell
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in shown])
     with out.capture() as captured:
         out.print(table, soft_wrap=False, width=sum(widths) + GAP * len(widths))
     for line in captured.get().splitlines():
         sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def cut_middle(text: str, width: int) -> str:
+    """`dense_gemm_bf16_nt_n12288_k4096` in 15 characters: `dense_…88_k4096`; the end gets more."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 5
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def _print_blocks(out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:

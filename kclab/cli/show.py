@@ -54,6 +54,24 @@ def show_shape(shape: list[int] | str) -> str:
     return str(json.loads(shape) if isinstance(shape, str) else shape)
 
 
+def show_ms(milliseconds: float) -> str:
+    """A measured time with four digits, or whole milliseconds from 10 s on."""
+    if milliseconds >= 10_000:
+        return f"{milliseconds:,.0f}"
+    return f"{milliseconds:#.4g}".removesuffix(".")
+
+
 def counted(count: int, noun: str) -> str:
     """`1 run`, `3 runs`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def show_place(place: Mapping[str, Any]) -> str:
+    """Where in a model: `blocks.0.attn.to_q step 4 rank 1`.
+
+    Where no module is known, the operation and the variant tell it.
+    """
+    variant = place.get("variant") or ""
+    parts = [place["module_path"] or f"{place['operation'] or ''} {variant}".strip()]
+    parts += [f"{name} {place[name]}" for name in ("step", "rank") if place[name] is not None]
+    return " ".join(parts).strip()

@@ -1,0 +1,288 @@
+"""`kclab runs`: list, show, compare and label runs, and remove them."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from kclab.cli.options import (
+    BeforeOption,
+    LimitOption,
+    RunArgument,
+    SinceOption,
+    UntilOption,
+    YesOption,
+    show_range,
+)
+from kclab.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    choose_columns,
+    note,
+    only_columns,
+    print_rows,
+)
+from kclab.cli.show import counted, dated, short_run, show_time
+from kclab.cli.store import current_store
+from kclab.core.errors import BadUsage, NothingMatched
+from kclab.core.units import format_bytes, format_duration
+from kclab.db.queries.runs import RunFilter, count_runs, find_run, list_runs
+
+app = typer.Typer(no_args_is_help=True, help="List, show, compare and label runs.")
+
+
+class Status(StrEnum):
+    """What a run can have come to."""
+
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    EMPTY = "empty"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+    STALE = "stale"
+
+
+class Sort(StrEnum):
+    """What runs can be sorted by; a test holds it equal to the query's own table."""
+
+    STARTED = "started"
+    FINISHED = "finished"
+    TOOK = "took"
+    COMMAND = "command"
+    STATUS = "status"
+
+
+COLUMNS = (
+    Column("uuid", "run", show=short_run),
+    Column("command"),
+    Column("mode", hidden=True),
+    Column("status"),
+    Column("started", "started_at", hidden=True),
+    Column("started_us", "started", show=show_time),
+    Column("finished", "finished_at", hidden=True),
+    Column("finished_us", "finished", show=show_time, hidden=True),
+    Column("took_us", "took", show=lambda us: format_duration(us / 1e6), right=True),
+    Column("exit_code", "exit", right=True, hidden=True),
+    Column("tags", show=" ".join, sparse=True),
+    Column("summary", wide=True),
+    Column("note", hidden=True, wide=True),
+    Column("host", hidden=True),
+    Column("git_commit", "commit", show=lambda sha: sha[:10], hidden=True),
+    Column("git_dirty", "dirty", show=lambda dirty: "dirty" if dirty else "clean", hidden=True),
+    Column("gpu", hidden=True),
+    Column("torch", hidden=True),
+    Column("environment", hidden=True),
+)
+
+
+@app.command("list")
+def list_command(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None, typer.Option(help="Only this command; repeatable.")
+    ] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(help="Only this status; repeatable.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only with this tag; repeatable, all must be there.")
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = 50,
+    sort: Annotated[Sort, typer.Option(help="Largest or newest first.")] = Sort.STARTED,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Smallest or oldest first.")] = False,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Columns to show, in this order.")
+    ] = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """List runs, newest first."""
+    show_range(since, until)
+    chosen = choose_columns(COLUMNS, columns)
+    wanted = RunFilter(
+        commands=command or (),
+        statuses=[one.value for one in status or ()],
+        tags=tag or (),
+        since_us=since,
+        until_us=until,
+        sort=sort.value,
+        ascending=reverse,
+        limit=limit,
+    )
+    with closing(current_store(context).read()) as connection:
+        rows = [dated(row, "started", "finished") for row in list_runs(connection, wanted)]
+        total = count_runs(connection, wanted) if len(rows) == limit else len(rows)
+    if columns is not None:
+        rows = only_columns(rows, chosen)
+    print_rows(rows, chosen, form, empty="no run matches.")
+    if total > len(rows):
+        note(f"{len(rows):,} of {total:,} runs; -n shows more.")
+
+
+@app.command()
+def show(context: typer.Context, run: RunArgument, form: FormatOption = Format.TABLE) -> None:
+    """Show one run: parameters, environment, what it produced, errors, what to do next."""
+    from kclab.cli.run_page import print_run
+    from kclab.db.queries.run_details import run_details
+
+    with closing(current_store(context).read()) as connection:
+        details = run_details(connection, find_run(connection, run))
+    print_run(details, form)
+
+
+@app.command()
+def compare(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="The run to compare with (before).")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The run in question (after).")],
+    any_env: Annotated[
+        bool, typer.Option("--any-env", help="Compare although the environments differ.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show what stayed the same, too.")
+    ] = False,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Say what got better, worse, appeared or vanished from run A to run B.
+
+    Exit code 1 when something got worse, 3 when the two have nothing in common.
+    """
+    from kclab.cli.run_compare import print_comparison
+
+    with closing(current_store(context).read()) as connection:
+        first, second = find_run(connection, a), find_run(connection, b)
+        print_comparison(
+            connection, first, second, form, any_environment=any_env, everything=everything
+        )
+
+
+@app.command()
+def diff(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="One run.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another run.")],
+    everything: Annotated[bool, typer.Option("--all", help="Show what is the same, too.")] = False,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Say what differs between two runs in parameters and environment."""
+    from kclab.cli.run_compare import print_differences
+    from kclab.db.queries.run_diff import run_differences, run_facts
+
+    with closing(current_store(context).read()) as connection:
+        first, second = find_run(connection, a), find_run(connection, b)
+        rows = run_differences(
+            run_facts(connection, first), run_facts(connection, second), everything=everything
+        )
+    print_differences(first["uuid"], second["uuid"], rows, form)
+
+
+@app.command()
+def tag(
+    context: typer.Context,
+    run: RunArgument,
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="Words to label it with.")],
+) -> None:
+    """Put tags on a run."""
+    from kclab.db.labels import add_tags
+
+    with closing(current_store(context).write()) as connection:
+        row = find_run(connection, run)
+        added = add_tags(connection, int(row["id"]), tags)
+    note(f"run {short_run(row['uuid'])}: {counted(added, 'tag')} added.")
+
+
+@app.command()
+def untag(
+    context: typer.Context,
+    run: RunArgument,
+    tags: Annotated[list[str], typer.Argument(metavar="TAG...", help="Tags to take off.")],
+) -> None:
+    """Take tags off a run."""
+    from kclab.db.labels import remove_tags
+
+    with closing(current_store(context).write()) as connection:
+        row = find_run(connection, run)
+        removed = remove_tags(connection, int(row["id"]), tags)
+    if not removed:
+        raise NothingMatched(f"run {short_run(row['uuid'])} has no such tag.")
+    note(f"run {short_run(row['uuid'])}: {counted(removed, 'tag')} removed.")
+
+
+@app.command("note")
+def note_command(
+    context: typer.Context,
+    run: RunArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help='The note; "" removes it.')],
+) -> None:
+    """Write a note on a run, in place of the one it has."""
+    from kclab.db.labels import set_note
+
+    with closing(current_store(context).write()) as connection:
+        row = find_run(connection, run)
+        set_note(connection, int(row["id"]), text)
+    note(f"run {short_run(row['uuid'])}: note {'written' if text.strip() else 'removed'}.")
+
+
+@app.command()
+def rm(
+    context: typer.Context,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs: uuids or beginnings.")
+    ] = None,
+    before: BeforeOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Remove runs with all that hangs on them, after showing what that is.
+
+    Their captures go with them, the workloads that nothing else captured, and every verdict on
+    those. Runs in progress are refused. The bytes stay until `kclab db gc`.
+    """
+    from kclab.db.removal import plan_removal, removable_runs, remove_runs
+
+    if bool(runs) == (before is not None):
+        raise BadUsage("name the runs to remove, or --before WHEN.")
+    show_range(None, before) if before is not None else None
+    with closing(current_store(context).write()) as connection:
+        found = [find_run(connection, text) for text in runs or ()]
+        ids = removable_runs(connection, found, before)
+        plan = plan_removal(connection, ids)
+        for line in _told(plan):
+            note(line)
+        if not yes:
+            _confirm()
+        remove_runs(connection, ids)
+    note("removed; `kclab db gc` frees the bytes." if plan.blobs else "removed.")
+
+
+def _told(plan: Any) -> list[str]:
+    parts = [
+        (plan.captures, "capture"),
+        (plan.workloads, "workload that nothing else captured"),
+        (plan.verdicts, "verdict"),
+        (plan.foreign_verdicts, "verdict of other runs on these captures"),
+        (plan.measurements, "measurement"),
+    ]
+    lines = [f"to remove: {counted(plan.runs, 'run')}"]
+    for count, noun in parts:
+        if count:
+            lines.append(
+                f"  {counted(count, noun)}" if " " not in noun else f"  {count:,} x {noun}"
+            )
+    if plan.blobs:
+        size = format_bytes(plan.nbytes)
+        lines.append(f"  {counted(plan.blobs, 'blob')} ({size}) left for `kclab db gc`")
+    return lines
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise BadUsage("nothing was removed: add --yes, since there is nobody to ask.")
+    if not typer.confirm("Remove?", err=True):
+        raise typer.Exit(1)
