@@ -1,0 +1,409 @@
+"""The C library over cuBLASLt, from Python: `csrc/kclab_lt.h` field for field, typed."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kclab.core.errors import EnvironmentLacking, KclabError
+from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.problem import Precision, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ABI = 1
+DTYPE_CODES = {Precision.BF16: 0, Precision.FP8: 1, Precision.NVFP4: 2}
+REFUSAL_BYTES = 4096
+MOST_IDS = 512
+ALIGNMENT = 256
+"""Bytes; what torch's allocator gives, and what the heuristic assumes when nobody says."""
+
+
+class LtError(KclabError):
+    """The library refused; `status` is cuBLASLt's number, or kclab's own below zero."""
+
+    def __init__(self, status: int, name: str, text: str):
+        super().__init__(text or name)
+        self.status = status
+        self.name = name
+
+
+class ProblemStruct(c.Structure):
+    _fields_: ClassVar = [
+        ("dtype", c.c_int32),
+        ("fast_accumulation", c.c_int32),
+        ("device_scalars", c.c_int32),
+        ("alignment", c.c_int32),
+        ("m", c.c_int64),
+        ("n", c.c_int64),
+        ("k", c.c_int64),
+    ]
+
+
+class Buffers(c.Structure):
+    """Addresses of one call; see `kclab_lt_buffers`."""
+
+    _fields_: ClassVar = [
+        (name, c.c_uint64)
+        for name in (
+            "activation",
+            "weight",
+            "output",
+            "activation_scale",
+            "weight_scale",
+            "alpha",
+            "beta",
+            "workspace",
+            "workspace_bytes",
+            "stream",
+        )
+    ]
+
+
+class ConfigStruct(c.Structure):
+    _fields_: ClassVar = [
+        (name, c.c_int32)
+        for name in (
+            "algorithm",
+            "tile",
+            "stages",
+            "split_k",
+            "reduction",
+            "swizzle",
+            "custom",
+            "inner",
+            "cluster",
+        )
+    ]
+
+    @classmethod
+    def of(cls, config: AlgorithmConfig) -> ConfigStruct:
+        """The struct of a config; both list the nine numbers in one order."""
+        return cls(*config.key)
+
+    def value(self) -> AlgorithmConfig:
+        """The config of this struct."""
+        return AlgorithmConfig(*(int(getattr(self, field[0])) for field in self._fields_))
+
+
+class AlgorithmStruct(c.Structure):
+    """A config that was checked and can be run; see `kclab_lt_algorithm`."""
+
+    _fields_: ClassVar = [
+        ("config", ConfigStruct),
+        ("status", c.c_int32),
+        ("waves", c.c_float),
+        ("workspace_bytes", c.c_uint64),
+        ("opaque", c.c_uint64 * 8),
+    ]
+
+
+class CapabilitiesStruct(c.Structure):
+    _fields_: ClassVar = [
+        ("split_k", c.c_int32),
+        ("swizzle", c.c_int32),
+        ("custom_max", c.c_int32),
+        ("tile_count", c.c_int32),
+        ("stage_count", c.c_int32),
+        ("reduction_mask", c.c_uint32),
+        ("alignment_a", c.c_uint32),
+        ("alignment_b", c.c_uint32),
+        ("alignment_c", c.c_uint32),
+        ("alignment_d", c.c_uint32),
+        ("numerical", c.c_uint64),
+        ("tiles", c.c_uint32 * 1024),
+        ("stages", c.c_uint32 * 128),
+    ]
+
+
+class LaunchStruct(c.Structure):
+    _fields_: ClassVar = [
+        ("nodes", c.c_int32),
+        ("kernels", c.c_int32),
+        ("grid", c.c_uint32 * 3),
+        ("block", c.c_uint32 * 3),
+        ("cluster", c.c_uint32 * 3),
+        ("shared_bytes", c.c_uint32),
+        ("fingerprint", c.c_uint64),
+        ("names", c.c_char * 1024),
+    ]
+
+
+class DeviceStruct(c.Structure):
+    _fields_: ClassVar = [
+        ("cublaslt", c.c_uint64),
+        ("header", c.c_int32),
+        ("driver", c.c_int32),
+        ("runtime", c.c_int32),
+        ("major", c.c_int32),
+        ("minor", c.c_int32),
+        ("multiprocessors", c.c_int32),
+        ("l2_bytes", c.c_int32),
+        ("name", c.c_char * 256),
+        ("uuid", c.c_char * 40),
+    ]
+
+
+STRUCTS = (
+    ProblemStruct,
+    Buffers,
+    ConfigStruct,
+    AlgorithmStruct,
+    CapabilitiesStruct,
+    LaunchStruct,
+    DeviceStruct,
+)
+"""In the order of `kclab_lt_sizeof`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The GPU and the libraries that will run on it."""
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    cublaslt: int
+    """As 130100."""
+    header: int
+    """The cuBLAS headers that the library was compiled with."""
+    driver: int
+    """The newest CUDA that the driver serves, as 13000."""
+    runtime: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an algorithm id says that it can be set to. Clusters and inner shapes are not said."""
+
+    algorithm_id: int
+    tiles: tuple[int, ...]
+    stages: tuple[int, ...]
+    split_k: bool
+    reduction_mask: int
+    """Bits: 1 in place, 2 in fp32, 4 in the output's type; 0 means no public scheme."""
+    swizzle: bool
+    custom_max: int
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "device_read": (c.c_int, c.c_void_p),
+    "create": (c.c_void_p, c.c_void_p),
+    "bind": (c.c_void_p, c.c_void_p),
+    "heuristic": (c.c_void_p, c.c_uint64, c.c_int, c.c_void_p, c.c_void_p),
+    "algorithm_ids": (c.c_void_p, c.c_int, c.c_void_p, c.c_void_p),
+    "read_capabilities": (c.c_void_p, c.c_int, c.c_void_p),
+    "prepare": (c.c_void_p, c.c_void_p, c.c_void_p),
+    "check": (c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p, c.c_void_p, c.c_void_p),
+    "refusal": (c.c_void_p, c.c_void_p, c.c_char_p, c.c_size_t),
+    "run": (c.c_void_p, c.c_void_p, c.c_void_p),
+    "fingerprint": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p),
+    "timer_create": (c.c_void_p,),
+    "timer_start": (c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint64),
+    "timer_stop": (c.c_void_p, c.c_uint64, c.c_void_p),
+}
+
+
+class Library:
+    """The loaded library. Calls raise LtError with the status and what the library said."""
+
+    def __init__(self, path: Path):
+        try:
+            self._dll = c.CDLL(str(path))
+        except OSError as error:
+            raise EnvironmentLacking(f"{path} cannot be loaded: {error}.") from error
+        self._dll.kclab_lt_version.restype = c.c_uint64
+        for name in ("kclab_lt_error", "kclab_lt_status_name"):
+            getattr(self._dll, name).restype = c.c_char_p
+        for name in ("kclab_lt_destroy", "kclab_lt_timer_destroy"):
+            getattr(self._dll, name).argtypes = (c.c_void_p,)
+        for name, arguments in _SIGNATURES.items():
+            getattr(self._dll, f"kclab_lt_{name}").argtypes = arguments
+        self._require_same_layout(path)
+
+    def _require_same_layout(self, path: Path) -> None:
+        sizes = [self._dll.kclab_lt_sizeof(i) for i in range(len(STRUCTS))]
+        if self._dll.kclab_lt_abi() != ABI or sizes != [c.sizeof(s) for s in STRUCTS]:
+            raise EnvironmentLacking(f"{path} was built from other sources; run kclab fc2 compile.")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call `kclab_lt_<name>`; a status other than 0 is raised."""
+        status = getattr(self._dll, f"kclab_lt_{name}")(*arguments)
+        if status != 0:
+            text = self._dll.kclab_lt_error().decode(errors="replace")
+            raise LtError(status, self.status_name(status), text)
+
+    def try_run(self, handle: int, buffers: Buffers, algorithm: AlgorithmStruct) -> int:
+        """`kclab_lt_run` with its status returned: the call in the timed path."""
+        return int(self._dll.kclab_lt_run(handle, c.byref(buffers), c.byref(algorithm)))
+
+    def status_name(self, status: int) -> str:
+        """cuBLAS's name of a status."""
+        return str(self._dll.kclab_lt_status_name(status).decode())
+
+    def version(self) -> int:
+        """The loaded cuBLASLt, as 130100."""
+        return int(self._dll.kclab_lt_version())
+
+    def device(self, ordinal: int = 0) -> Device:
+        """The GPU with this number. Raises LtError where there is none."""
+        out = DeviceStruct()
+        self.call("device_read", ordinal, c.byref(out))
+        return Device(
+            name=out.name.decode(),
+            uuid=out.uuid.decode(),
+            capability=(out.major, out.minor),
+            multiprocessors=out.multiprocessors,
+            l2_bytes=out.l2_bytes,
+            cublaslt=out.cublaslt,
+            header=out.header,
+            driver=out.driver,
+            runtime=out.runtime,
+        )
+
+    def open(self, problem: Problem, alignment: int = ALIGNMENT) -> Handle:
+        """A handle for a problem; close it."""
+        struct = ProblemStruct(
+            dtype=DTYPE_CODES[problem.precision],
+            fast_accumulation=int(problem.fast_accumulation),
+            device_scalars=int(problem.precision is Precision.NVFP4),
+            alignment=alignment,
+            m=problem.m_padded,
+            n=problem.n,
+            k=problem.k,
+        )
+        address = c.c_void_p()
+        self.call("create", c.byref(struct), c.byref(address))
+        return Handle(self, int(address.value or 0))
+
+    def destroy(self, address: int) -> None:
+        """Free a handle."""
+        self._dll.kclab_lt_destroy(address)
+
+    def destroy_timer(self, address: int) -> None:
+        """Free a timer."""
+        self._dll.kclab_lt_timer_destroy(address)
+
+
+class Handle:
+    """cuBLASLt's view of one problem."""
+
+    def __init__(self, library: Library, address: int):
+        self.library = library
+        self.address = address
+
+    def close(self) -> None:
+        """Free it; harmless twice."""
+        if self.address:
+            self.library.destroy(self.address)
+            self.address = 0
+
+    def bind(self, buffers: Buffers) -> None:
+        """Tell the scale addresses: cuBLASLt refuses NVFP4 without them."""
+        self.library.call("bind", self.address, c.byref(buffers))
+
+    def heuristic(self, workspace_bytes: int, wanted: int) -> list[AlgorithmStruct]:
+        """cuBLASLt's own ranking within a workspace budget."""
+        out = (AlgorithmStruct * wanted)()
+        found = c.c_int()
+        self.library.call("heuristic", self.address, workspace_bytes, wanted, out, c.byref(found))
+        return [AlgorithmStruct.from_buffer_copy(out[i]) for i in range(found.value)]
+
+    def algorithm_ids(self) -> list[int]:
+        """Ids that the library names for these types; naming is not supporting."""
+        ids = (c.c_int * MOST_IDS)()
+        found = c.c_int()
+        self.library.call("algorithm_ids", self.address, MOST_IDS, ids, c.byref(found))
+        return list(ids[: found.value])
+
+    def capabilities(self, algorithm_id: int) -> Capabilities:
+        """What an algorithm can be set to."""
+        out = CapabilitiesStruct()
+        self.library.call("read_capabilities", self.address, algorithm_id, c.byref(out))
+        return Capabilities(
+            algorithm_id,
+            tuple(out.tiles[: out.tile_count]),
+            tuple(out.stages[: out.stage_count]),
+            bool(out.split_k),
+            out.reduction_mask,
+            bool(out.swizzle),
+            out.custom_max,
+        )
+
+    def prepare(self, config: AlgorithmConfig) -> AlgorithmStruct:
+        """Check a config and make it runnable."""
+        out = AlgorithmStruct()
+        self.library.call("prepare", self.address, c.byref(ConfigStruct.of(config)), c.byref(out))
+        return out
+
+    def check(self, configs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(status int32, workspace bytes int64, waves float32) of int32 [n, 9] configs."""
+        import torch
+
+        count = configs.shape[0]
+        rows = configs.to(torch.int32).contiguous()
+        status = torch.empty(count, dtype=torch.int32)
+        workspace = torch.empty(count, dtype=torch.int64)
+        waves = torch.empty(count, dtype=torch.float32)
+        pointers = [tensor.data_ptr() for tensor in (status, workspace, waves)]
+        self.library.call("check", self.address, rows.data_ptr(), count, *pointers)
+        return status, workspace, waves
+
+    def refusal(self, config: AlgorithmConfig) -> str:
+        """Status and log text of a config that is refused; "" for one that is accepted."""
+        text = c.create_string_buffer(REFUSAL_BYTES)
+        try:
+            self.library.call(
+                "refusal", self.address, c.byref(ConfigStruct.of(config)), text, REFUSAL_BYTES
+            )
+        except LtError as error:
+            said = text.value.decode(errors="replace")
+            return f"{error.name}: {said}" if said else error.name
+        return ""
+
+    def fingerprint(self, buffers: Buffers, algorithm: AlgorithmStruct) -> LaunchStruct:
+        """What running it would launch."""
+        out = LaunchStruct()
+        self.library.call(
+            "fingerprint", self.address, c.byref(buffers), c.byref(algorithm), c.byref(out)
+        )
+        return out
+
+
+class Timer:
+    """Device time between two points of a stream."""
+
+    def __init__(self, library: Library):
+        self._library = library
+        address = c.c_void_p()
+        library.call("timer_create", c.byref(address))
+        self._address = int(address.value or 0)
+
+    def start(self, stream: int, flush: int, flush_bytes: int) -> None:
+        """Overwrite the flush buffer, then mark the start."""
+        self._library.call("timer_start", self._address, stream, flush, flush_bytes)
+
+    def stop(self, stream: int) -> float:
+        """Mark the end, wait for it; milliseconds since the start."""
+        out = c.c_float()
+        self._library.call("timer_stop", self._address, stream, c.byref(out))
+        return float(out.value)
+
+    def close(self) -> None:
+        """Free its events; harmless twice."""
+        if self._address:
+            self._library.destroy_timer(self._address)
+            self._address = 0
+
+
+def as_rows(configs: Sequence[AlgorithmConfig]) -> Tensor:
+    """int32 [n, 9] for `Handle.check`."""
+    import torch
+
+    return torch.tensor([config.key for config in configs], dtype=torch.int32).reshape(-1, 9)
