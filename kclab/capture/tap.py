@@ -18,6 +18,7 @@ from kclab.capture import context
 from kclab.capture.adapters import Adapter, Handler, Sighting, Uncaptured
 from kclab.capture.call import Call, Pending
 from kclab.capture.context import Step
+from kclab.capture.imports import when_imported
 from kclab.capture.mode import StepMode, hidden, out_of_sight, tap_is_on
 from kclab.capture.modules import ModuleNames
 from kclab.capture.plan import CapturePlan
@@ -25,7 +26,7 @@ from kclab.capture.roots import Roots
 from kclab.capture.threads import carry_steps
 from kclab.core.catalog import Catalog
 from kclab.core.definition import Definition
-from kclab.core.errors import BadUsage
+from kclab.core.errors import BadUsage, EnvironmentLacking
 from kclab.core.families import FAMILIES
 
 Result = TypeVar("Result")
@@ -120,14 +121,36 @@ class Tap:
     # what adapters ask
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put `make(original)` in the place of `owner.name` until disarmed; twice is harmless."""
-        original = getattr(owner, name)
+        """Put `make(original)` in the place of `owner.name` until disarmed; twice is harmless.
+
+        Raises EnvironmentLacking naming the target where this release has none.
+        """
+        original = getattr(owner, name, None)
+        if original is None:
+            raise EnvironmentLacking(
+                f"{getattr(owner, '__qualname__', owner.__name__)}.{name} is not in this release, "
+                "and capture needs to wrap it."
+            )
         if getattr(original, MARK, False):
             return
         wrapper = make(original)
         setattr(wrapper, MARK, True)
-        setattr(owner, name, wrapper)
-        self._undo.append(lambda: setattr(owner, name, original))
+        held = vars(owner).get(name)
+        setattr(owner, name, staticmethod(wrapper) if isinstance(held, staticmethod) else wrapper)
+        self._undo.append(
+            lambda: delattr(owner, name) if held is None else setattr(owner, name, held)
+        )
+
+    def when_imported(self, module: str, then: Callable[[Any], None]) -> None:
+        """Call `then(module)` once the program has imported it; its errors are the capture's."""
+
+        def told(imported: Any) -> None:
+            try:
+                then(imported)
+            except EnvironmentLacking as error:
+                self.recorder.failed(module, error)
+
+        self._undo.append(when_imported(module, told))
 
     def step(self) -> Step | None:
         """The selected step that runs on this thread, None outside one or in a captured call."""

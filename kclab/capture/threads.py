@@ -14,8 +14,8 @@ from typing import Any
 
 from kclab.capture.context import carried, to_carry
 
-POOL_MODULE = "concurrent.futures.thread"
-"""A pool's workers outlive the step that started them: its work items carry, its threads do not."""
+APART = ("concurrent.futures.", "kclab.")
+"""Threads that belong to no step: a pool's workers outlive it (its work items carry), and kclab's."""
 
 
 def carry_steps() -> Callable[[], None]:
@@ -26,7 +26,8 @@ def carry_steps() -> Callable[[], None]:
     @functools.wraps(start)
     def carrying_start(self: threading.Thread) -> None:
         target = getattr(self, "_target", None)
-        if getattr(target, "__module__", None) != POOL_MODULE:
+        origins = (type(self).__module__, getattr(target, "__module__", None) or "")
+        if not any(origin.startswith(APART) for origin in origins):
             _carry_into(self)
         start(self)
 
