@@ -7,6 +7,7 @@ import ctypes
 import errno
 import itertools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from kclab.core.errors import BlobAbsent, BlobDamaged
 FEW = 8
 """Up to so many new files are synced one by one; beyond, syncing the file system is cheaper,
 though it also waits for what others have written there."""
+
+YOUNG_SECONDS = 30
+"""A file changed this recently need not be made young again."""
 
 _numbers = itertools.count()
 
@@ -46,11 +50,12 @@ class BlobBatch:
 
         `data` is a contiguous buffer. A file of that name is re-hashed and replaced if it holds
         anything else; with `known`, a row in the database vouches for it, and its size suffices.
+        Commit its row (again) soon: a clean-up leaves alone what was added in the last minutes.
         """
         digest = sha256 or tensor_digest(dtype, shape, data)
         header = encode_header(dtype, tuple(shape), memoryview(data).nbytes)
         target = f"{self._root}/{digest[:2]}/{digest[2:]}{SUFFIX}"
-        if known and _size(target) == len(header) + memoryview(data).nbytes:
+        if known and _vouched(target, len(header) + memoryview(data).nbytes):
             return digest
         if self.holds(digest):
             return digest
@@ -114,11 +119,15 @@ class BlobBatch:
             self._made.add(folder)
 
 
-def _size(path: str) -> int | None:
+def _vouched(path: str, size: int) -> bool:
+    """Whether a known blob's file is there with its size; it is made young, see `holds`."""
     try:
-        return os.stat(path, follow_symlinks=False).st_size
+        status = os.stat(path, follow_symlinks=False)
+        if status.st_size == size and status.st_mtime < time.time() - YOUNG_SECONDS:
+            os.utime(path, follow_symlinks=False)
     except OSError:
-        return None
+        return False
+    return status.st_size == size
 
 
 def _write(path: str, header: bytes, data: Any) -> None:

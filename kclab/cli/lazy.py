@@ -28,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """name: (module with `app`, one-line summary), in the order that help shows."""
 
 
+COMPLETION = ("install_completion", "show_completion")
+
+
 class LazyGroup(TyperGroup):
     """The root group; see the module's docstring."""
 
@@ -57,4 +60,6 @@ def load_command(name: str) -> Any:
     app: typer.Typer = importlib.import_module(module).app
     command = typer.main.get_command(app)
     command.name = name
+    # Each Typer brings its own --install-completion; only the root's belongs to the program.
+    command.params = [p for p in command.params if p.name not in COMPLETION]
     return command

@@ -105,6 +105,27 @@ def back_up(path: Path, destination: Path) -> Path:
     return target
 
 
+def set_aside(path: Path) -> Path | None:
+    """Rename a database, or whatever file lies there, out of the way; None where nothing does.
+
+    Its WAL goes with it, so that the renamed database still has its last changes.
+    Raises DatabaseProblem where it cannot be renamed.
+    """
+    if not path.exists():
+        return None
+    number = 1
+    while (kept := path.with_name(f"{path.name}.old-{number}")).exists():
+        number += 1
+    try:
+        for side in ("-wal", "-shm", ""):
+            beside = path.with_name(path.name + side)
+            if beside.exists():
+                beside.rename(kept.with_name(kept.name + side))
+    except OSError as error:
+        raise DatabaseProblem(f"{path}: cannot be renamed ({error.strerror}).") from error
+    return kept
+
+
 def _reserve(target: Path) -> bool:
     """Make an empty file (which VACUUM INTO fills); False where the name is taken."""
     try:

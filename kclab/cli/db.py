@@ -1,0 +1,251 @@
+"""`kclab db`: make, upgrade, check, back up, measure and clean the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
+from kclab.cli.show import counted, short
+from kclab.cli.store import current_store
+from kclab.core.errors import DatabaseDamaged, ExitCode
+from kclab.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from kclab.db.check import CheckReport, Progress
+    from kclab.db.garbage import Garbage
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+FAULTS = [
+    Column("kind"),
+    Column("name", show=lambda name: name if "/" in name else short(name), wide=True),
+    Column("detail", wide=True),
+]
+
+
+@app.callback()
+def database() -> None:
+    """Make, upgrade, check, back up and clean the database.
+
+    Looking (check, stats, gc without --yes) changes nothing and never makes a database.
+    """
+
+
+@app.command()
+def init(
+    context: typer.Context,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Put whatever lies there aside under another name, and start anew."
+        ),
+    ] = False,
+) -> None:
+    """Make an empty database. One that is there already stays as it is."""
+    from kclab.db.migrate import ensure_current, set_aside
+
+    path = current_store(context).database
+    if force and (kept := set_aside(path)):
+        note(f"{path} was there; it is now {kept}.")
+    existed = path.exists()
+    _tell_backup(ensure_current(path))
+    note(f"{path}: {'is there, and current' if existed else 'made'}.")
+
+
+@app.command()
+def upgrade(context: typer.Context) -> None:
+    """Bring an older database to this kclab's schema, after a backup."""
+    from kclab.db.connection import require_file, schema_revision
+    from kclab.db.migrate import ensure_current
+    from kclab.db.revision import SCHEMA_REVISION
+
+    path = current_store(context).database
+    require_file(path)
+    found = schema_revision(path)
+    _tell_backup(ensure_current(path))
+    if found == SCHEMA_REVISION:
+        note(f"{path}: has schema {found}, nothing to do.")
+    else:
+        note(f"{path}: upgraded from {found or 'empty'} to {SCHEMA_REVISION}.")
+
+
+def _tell_backup(backup: Path | None) -> None:
+    if backup:
+        note(f"The database as it was is in {backup}.")
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    form: FormatOption = Format.TABLE,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Threads that hash; all cores.")
+    ] = None,
+) -> None:
+    """Check the database, and re-hash every blob.
+
+    Lists damaged blobs (other bytes than their digest says), missing ones (a row without a file),
+    absent ones (known to be elsewhere), files without a row, and temporaries of killed processes.
+    Exit code 1 when a blob is damaged or missing, 5 when the database itself is damaged.
+    """
+    from kclab.db import check as checking
+
+    store = current_store(context)
+    with _hashing() as progress:
+        report = checking.check(store, progress, jobs)
+    rows = [asdict(fault) for fault in report.faults]
+    if form is Format.JSON:
+        print_fields(_summary(report), form)
+    else:
+        print_rows(rows, FAULTS, form, empty="no faults.")
+    _conclude(report, store.database)
+
+
+def _summary(report: CheckReport) -> dict[str, Any]:
+    kinds = ("integrity", "foreign_key", "damaged", "missing", "absent", "unreferenced", "leftover")
+    found = {
+        kind: [{"name": fault.name, "detail": fault.detail} for fault in report.of(kind)]
+        for kind in kinds
+    }
+    head = {"blobs": report.blobs, "bytes": report.nbytes, "journal_mode": report.journal_mode}
+    return {"ok": not (report.database_damaged or report.blobs_damaged), **head, **found}
+
+
+def _conclude(report: CheckReport, path: Path) -> None:
+    from kclab.db.migrate import warn_without_wal
+
+    warn_without_wal(path, report.journal_mode)
+    if report.database_damaged:
+        raise DatabaseDamaged(
+            f"{path} is damaged; it was left as it is. Go back to a copy (kclab db backup makes "
+            "them, and so does each upgrade), or save what can be read with sqlite3's .recover."
+        )
+    if strangers := report.of("unreferenced", "leftover"):
+        note(f"{counted(len(strangers), 'file')} that nothing uses: kclab db gc removes them.")
+    told = f"{counted(report.blobs, 'blob')} hashed, {format_bytes(report.nbytes)}"
+    if report.blobs_damaged:
+        bad = len(report.of("damaged", "missing"))
+        note(f"{told}: {bad} damaged or missing. kclab import PATH --repair brings them back.")
+        raise typer.Exit(int(ExitCode.CHECK_FAILED))
+    note(f"{told}: all as their digests say.")
+
+
+@contextmanager
+def _hashing() -> Iterator[Progress]:
+    """A bar on stderr, in bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("hashing"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=None)
+    with bar:
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@app.command()
+def backup(
+    context: typer.Context,
+    destination: Annotated[
+        Path | None, typer.Argument(help="The copy's name; beside the database unless given.")
+    ] = None,
+) -> None:
+    """Copy the database, also while it is in use. Blobs are not copied: their files never change.
+
+    A name that is taken gets a number; nothing is overwritten.
+    """
+    from kclab.db.connection import require_current
+    from kclab.db.migrate import back_up
+
+    path = current_store(context).database
+    require_current(path)
+    made = back_up(path, destination or path.with_name(f"{path.name}.bak"))
+    note(f"{made}: {format_bytes(made.stat().st_size)}.")
+
+
+@app.command()
+def stats(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
+    """Show rows a table, bytes, and how much sharing equal tensors saves."""
+    from kclab.db.contents import contents
+
+    store = current_store(context)
+    found = contents(store)
+    if form is Format.JSON:
+        print_fields({"database": store.database, **asdict(found), "sharing": found.sharing}, form)
+        return
+    rows = [{"table": name, "rows": count} for name, count in found.tables.items()]
+    print_rows(rows, [Column("table"), Column("rows", right=True)], form, empty="no rows.")
+    if form is Format.CSV:
+        return
+    shared = "-" if found.sharing is None else f"each byte is used {found.sharing:.2f} times"
+    print_fields(
+        {
+            "database": f"{store.database}, {format_bytes(found.database_bytes)} "
+            f"({format_bytes(found.free_bytes)} free), journal {found.journal_mode}",
+            "blobs": f"{found.blobs:,} ({found.absent_blobs:,} absent), "
+            f"{format_bytes(found.blob_bytes)}",
+            "sharing": shared,
+        },
+        form,
+    )
+
+
+@app.command()
+def gc(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; only list otherwise.")] = False,
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            metavar="MINUTES",
+            min=0,
+            help="Leave alone what was touched in the last MINUTES.",
+        ),
+    ] = 60,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Remove what nothing uses: blobs that no row names, and temporaries of killed processes.
+
+    Without --yes it only lists. Safe beside running captures and imports.
+    """
+    from kclab.db.garbage import find_garbage, remove_garbage
+
+    store = current_store(context)
+    garbage = find_garbage(store, int(older_than * 60_000_000))
+    print_rows(_garbage_rows(garbage), FAULTS[:2], form, empty="nothing to remove.")
+    if garbage.alive:
+        note(
+            f"{counted(len(garbage.alive), 'run')} still going on: blob rows and newer files stay."
+        )
+    if yes and garbage.count:
+        removed = remove_garbage(store, garbage)
+        note(
+            f"removed {counted(removed.rows, 'blob')} that nothing named, {removed.files:,} "
+            f"without a row, {counted(removed.leftovers, 'temporary file')}: "
+            f"{format_bytes(removed.nbytes)}."
+        )
+    elif garbage.count:
+        note(f"{format_bytes(garbage.nbytes)} would go; kclab db gc --yes removes it.")
+
+
+def _garbage_rows(garbage: Garbage) -> list[dict[str, str]]:
+    return [
+        *({"kind": "unused", "name": sha256} for sha256 in garbage.rows),
+        *({"kind": "unreferenced", "name": sha256} for sha256 in garbage.files),
+        *({"kind": "leftover", "name": str(path)} for path in garbage.leftovers),
+    ]
