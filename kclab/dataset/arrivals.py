@@ -51,7 +51,8 @@ class Arrivals:
         self._progress = progress or (lambda files, nbytes: None)
         self._waiting: dict[str, str] = {}
         """Digest to its file in `blob/tmp`."""
-        self._temporaries: list[str] = []
+        self._temporaries: set[str] = set()
+        """Files in `blob/tmp` that have no final name yet."""
         self._batch = folder.batch()
         self._root = str(folder.root)
         self._lock = threading.Lock()
@@ -150,10 +151,11 @@ class Arrivals:
 
     def _temporary(self) -> str:
         target = str(self._batch.temporary())
-        self._temporaries.append(target)
+        self._temporaries.add(target)
         return target
 
     def _drop(self, temporary: str) -> None:
+        self._temporaries.discard(temporary)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)  # noqa: PTH108 - thousands of these; no Path objects
 
@@ -166,18 +168,24 @@ class Arrivals:
         present = [d for d in digests if os.path.lexists(self._path(d))]
         return [digest for digest in present if not _holds(self.folder, digest)]
 
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        """Those of `digests` that have no file in the folder."""
+        return [digest for digest in digests if not os.path.lexists(self._path(digest))]
+
     def settle(self, digests: Iterable[str]) -> None:
         """Give `digests` their final names and make them durable, before their rows commit."""
         for sha256 in digests:
-            self._batch.place(self._waiting[sha256], self._path(sha256))
+            temporary = self._waiting[sha256]
+            self._batch.place(temporary, self._path(sha256))
+            self._temporaries.discard(temporary)
         self._batch.sync()
 
     def _path(self, sha256: str) -> str:
         return f"{self._root}/{sha256[:2]}/{sha256[2:]}{SUFFIX}"
 
     def discard(self) -> None:
-        """Drop whatever has no final name yet."""
-        for temporary in self._temporaries:
+        """Drop whatever has no final name and will get none."""
+        for temporary in list(self._temporaries):
             self._drop(temporary)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from kclab.core.definition import Definition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a dataset makes thousands, and frozen ones cost twice as much
 class FileTensor:
     """A tensor in a safetensors file of the root."""
 

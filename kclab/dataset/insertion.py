@@ -34,10 +34,9 @@ def insert(
     add_blobs(connection, prepared.blobs.values(), verified_us=at)
     definitions = _definitions(connection, prepared.workloads.values(), origin, summary)
     _drop_stand_ins(connection, prepared.workloads.values())
-    workloads = _workloads(connection, prepared.workloads, definitions, at, summary)
-    verdicts = list(prepared.verdicts)
-    captures = _captures(connection, run_id, prepared.captures, workloads, at, summary)
-    verdicts += [c.verdict for u, c in prepared.captures.items() if u in captures and c.verdict]
+    workloads = _workloads(connection, prepared, definitions, at, summary)
+    _captures(connection, run_id, prepared.captures, workloads, at, summary)
+    verdicts = [c.verdict for c in prepared.captures.values() if c.verdict is not None]
     _verdicts(connection, run_id, verdicts, summary)
 
 
@@ -71,9 +70,7 @@ def _next_id(connection: sqlite3.Connection, table: str) -> int:
     return int(connection.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchone()[0])
 
 
-def _drop_stand_ins(
-    connection: sqlite3.Connection, workloads: Iterable[PreparedWorkload]
-) -> None:
+def _drop_stand_ins(connection: sqlite3.Connection, workloads: Iterable[PreparedWorkload]) -> None:
     """Rows that stood for content whose bytes have now arrived, and their absent blobs."""
     old = [(w.replaces,) for w in workloads if w.replaces]
     if not old:
@@ -88,18 +85,18 @@ def _drop_stand_ins(
 
 def _workloads(
     connection: sqlite3.Connection,
-    workloads: Mapping[str, PreparedWorkload],
+    prepared: Prepared,
     definitions: Ids,
     at: int,
     summary: ImportSummary,
 ) -> Ids:
-    ids = _existing(connection, "workload", workloads)
-    fresh = [w for uuid, w in workloads.items() if uuid not in ids]
+    ids = _existing(connection, "workload", prepared.workloads)
+    summary.known += len(prepared.bare & ids.keys())
+    fresh = [w for uuid, w in prepared.workloads.items() if uuid not in ids]
     first = _next_id(connection, "workload")
     ids.update((w.uuid, first + i) for i, w in enumerate(fresh))
     connection.executemany(
-        "INSERT INTO workload(id, uuid, definition_id, axes, added_us, extra)"
-        " VALUES (?,?,?,?,?,?)",
+        "INSERT INTO workload(id, uuid, definition_id, axes, added_us, extra) VALUES (?,?,?,?,?,?)",
         [
             (ids[w.uuid], w.uuid, definitions[w.definition.sha256], w.axes, at, w.extra)
             for w in fresh
@@ -125,9 +122,9 @@ def _captures(
     workloads: Ids,
     at: int,
     summary: ImportSummary,
-) -> Ids:
-    """Insert new receipts; returns their ids."""
+) -> None:
     known = _existing(connection, "capture", captures)
+    summary.known += len(known)
     fresh = [c for uuid, c in captures.items() if uuid not in known]
     requests = _requests(connection, run_id, fresh)
     first = _next_id(connection, "capture")
@@ -147,7 +144,6 @@ def _captures(
         ],
     )
     summary.captures += len(fresh)
-    return ids
 
 
 def _capture_values(
@@ -217,14 +213,16 @@ def _verdicts(
     verdicts: Sequence[PreparedVerdict],
     summary: ImportSummary,
 ) -> None:
-    """Insert replays that came with a dataset, marked as imported."""
+    """Insert replays that came with a dataset, marked as imported, once a receipt."""
     rows = connection.execute(
         "SELECT c.uuid, c.id, w.id, w.uuid, w.definition_id FROM capture c"
         " JOIN workload w ON w.id = c.workload_id"
-        " WHERE c.uuid IN (SELECT value FROM json_each(?))",
+        " WHERE c.uuid IN (SELECT value FROM json_each(?))"
+        " AND NOT EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = c.id AND r.imported)",
         (json.dumps([v.capture for v in verdicts]),),
     )
     places = {row[0]: tuple(row)[1:] for row in rows}
+    verdicts = [verdict for verdict in verdicts if verdict.capture in places]
     first = _next_id(connection, "replay")
     connection.executemany(
         "INSERT INTO replay(id, run_id, subject, definition, capture_id, workload_id,"
@@ -259,7 +257,9 @@ def _verdicts(
 
 
 def _output_values(output: OutputVerdict) -> tuple[Any, ...]:
-    finite = output.max_abs if output.max_abs is not None and output.max_abs < float("inf") else None
+    finite = (
+        output.max_abs if output.max_abs is not None and output.max_abs < float("inf") else None
+    )
     return (
         output.name,
         output.dtype,

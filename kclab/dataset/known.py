@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,35 +15,41 @@ from kclab.dataset.arrivals import Arrival
 class KnownCapture:
     """A receipt that is already in the store."""
 
-    workload: str
-    """Its workload's uuid."""
     outputs: dict[str, str]
     """Output name to blob."""
     judged: bool
     """A verdict that came with a dataset is stored for it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Known:
-    """The part of a store that matters for one import."""
+    """What one import may take as given; empty when everything is to be read again."""
 
-    captures: dict[str, KnownCapture] = field(default_factory=dict)
-    blobs: dict[str, Arrival] = field(default_factory=dict)
-    """By digest; only those whose bytes are here."""
-    sources: dict[tuple[str, str], tuple[str, dict[str, Any]]] = field(default_factory=dict)
-    """(definition, dataset uuid) to (workload uuid, its `extra`) of rows without a receipt."""
+    captures: Mapping[str, KnownCapture] = field(default_factory=dict)
+    """By the receipt's uuid."""
+    sources: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    """The `extra` of workloads without a receipt, by definition and the uuid they had."""
+    blobs: Callable[[Iterable[str]], dict[str, Arrival]] = lambda digests: {}
+    """Those of some digests whose bytes the store vouches for."""
 
 
 def known_captures(connection: sqlite3.Connection, uuids: Iterable[str]) -> dict[str, KnownCapture]:
     """Those of `uuids` that the store has."""
+    wanted = json.dumps(list(uuids))
     rows = connection.execute(
-        "SELECT c.uuid, w.uuid, EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = c.id"
-        " AND r.imported), (SELECT json_group_object(o.name, o.blob_sha256) FROM capture_output o"
-        " WHERE o.capture_id = c.id) FROM capture c JOIN workload w ON w.id = c.workload_id"
-        " WHERE c.uuid IN (SELECT value FROM json_each(?))",
-        (json.dumps(list(uuids)),),
+        "SELECT c.uuid, EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = c.id AND r.imported)"
+        " FROM capture c WHERE c.uuid IN (SELECT value FROM json_each(?))",
+        (wanted,),
     )
-    return {row[0]: KnownCapture(row[1], json.loads(row[3]), bool(row[2])) for row in rows}
+    found = {uuid: KnownCapture({}, bool(judged)) for uuid, judged in rows}
+    outputs = connection.execute(
+        "SELECT c.uuid, o.name, o.blob_sha256 FROM capture c JOIN capture_output o"
+        " ON o.capture_id = c.id WHERE c.uuid IN (SELECT value FROM json_each(?))",
+        (wanted,),
+    )
+    for uuid, name, sha256 in outputs:
+        found[uuid].outputs[name] = sha256
+    return found
 
 
 def known_blobs(connection: sqlite3.Connection, digests: Iterable[str]) -> dict[str, Arrival]:
@@ -58,7 +64,7 @@ def known_blobs(connection: sqlite3.Connection, digests: Iterable[str]) -> dict[
 
 def known_sources(
     connection: sqlite3.Connection, definitions: Iterable[str]
-) -> dict[tuple[str, str], tuple[str, dict[str, Any]]]:
+) -> dict[tuple[str, str], dict[str, Any]]:
     """Workloads that came from datasets without receipts, by the uuid that they had there."""
     rows = connection.execute(
         "SELECT d.name, w.uuid, w.extra FROM workload w JOIN definition d ON d.id = w.definition_id"
@@ -68,5 +74,5 @@ def known_sources(
     found = {}
     for name, uuid, text in rows:
         extra = json.loads(text)
-        found[name, str(extra.get("uuid"))] = (str(uuid), extra)
+        found[name, str(extra.get("uuid"))] = {**extra, "workload": uuid}
     return found

@@ -7,8 +7,8 @@ symbolic link on the way leads out of the root. `./` is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
 from pathlib import Path
 
 from kclab.core.errors import DatasetRefused
@@ -23,34 +23,42 @@ def contained(root: Path, text: str) -> Path:
 
 
 class Containment:
-    """Checks many paths of one root; each folder's links are followed once."""
+    """Checks many paths of one root; each folder is resolved and looked through once."""
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
-        self._folders: dict[str, str] = {}
+        self._folders: dict[str, tuple[str, frozenset[str]]] = {}
+        """Folder as written to (its real path, the names in it that are links)."""
 
     def locate(self, text: str) -> str:
         """The absolute path of `text`; raises DatasetRefused. The file need not exist."""
-        parts = relative_parts(text)
-        folder = self._folder("/".join(parts[:-1]), text)
-        path = f"{folder}/{parts[-1]}"
-        try:
-            linked = stat.S_ISLNK(os.lstat(path).st_mode)
-        except OSError:
-            return path
-        return self._inside(os.path.realpath(path), text) if linked else path
+        folder, _, name = text.rpartition("/")
+        known = self._folders.get(folder) if folder and _is_plain(name) else None
+        if known is None:
+            parts = relative_parts(text)
+            folder, name = "/".join(parts[:-1]), parts[-1]
+            known = self._folders.get(folder) or self._look_through(folder, text)
+        real, links = known
+        path = f"{real}/{name}"
+        return self._inside(os.path.realpath(path), text) if name in links else path
 
-    def _folder(self, relative: str, text: str) -> str:
-        found = self._folders.get(relative)
-        if found is None:
-            found = self._inside(os.path.realpath(os.path.join(self.root, relative)), text)  # noqa: PTH118
-            self._folders[relative] = found
-        return found
+    def _look_through(self, folder: str, text: str) -> tuple[str, frozenset[str]]:
+        real = self._inside(os.path.realpath(f"{self.root}/{folder}"), text)
+        links: frozenset[str] = frozenset()
+        with contextlib.suppress(OSError), os.scandir(real) as entries:
+            links = frozenset(entry.name for entry in entries if entry.is_symlink())
+        self._folders[folder] = real, links
+        return real, links
 
     def _inside(self, path: str, text: str) -> str:
         if path != self.root and not path.startswith(self.root.rstrip("/") + "/"):
             raise DatasetRefused(f"path {text!r} leads out of the dataset through a symbolic link.")
         return path
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a file's name needs no closer look."""
+    return name.endswith(".safetensors") and "\\" not in name and "\0" not in name
 
 
 def relative_parts(text: str) -> list[str]:

@@ -64,8 +64,8 @@ class Prepared:
     blobs: dict[str, BlobRow] = field(default_factory=dict)
     workloads: dict[str, PreparedWorkload] = field(default_factory=dict)
     captures: dict[str, PreparedCapture] = field(default_factory=dict)
-    verdicts: list[PreparedVerdict] = field(default_factory=list)
-    """For receipts that the store has already."""
+    bare: set[str] = field(default_factory=set)
+    """Workloads that came without a receipt."""
 
 
 def check_content(

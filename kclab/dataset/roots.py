@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from kclab.core.errors import BadUsage, DatasetRefused
 from kclab.dataset.cases import Case, Orphan, Refusal, Root, RootKind
 from kclab.dataset.definition_files import load_definitions
 from kclab.dataset.jsonl import JsonLines, Record, read_jsonl
-from kclab.dataset.paths import PICKLE_SUFFIXES, Containment
-from kclab.dataset.rows_of_root import RowRefused, identify, read_case, read_outputs
+from kclab.dataset.paths import PICKLE_SUFFIXES
+from kclab.dataset.rows_of_root import RowRefused, TensorFiles, identify, read_case, read_outputs
 
 REPORT = "results/replay.json"
 ARCHIVE_SUFFIXES = (".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z")
@@ -63,7 +64,7 @@ class _Reader:
         kind = root_kind(path)
         self.root = Root(path, kind)
         self.root.definitions = load_definitions(path, definitions, self.root.warnings)
-        self.files = Containment(path)
+        self.files = TensorFiles(path)
         self.torn: dict[str, int] = {}
         """Definition name to torn workload lines: each explains one receipt without a row."""
 
@@ -130,8 +131,9 @@ class _Reader:
             return
         if not mine:
             self.root.cases.append(case)
-        for receipt, receipt_where in mine:
-            self._add_receipt(case, receipt, receipt_where, verdicts)
+        for number, (receipt, receipt_where) in enumerate(mine):
+            one = replace(case, outputs=None) if number else case
+            self._add_receipt(one, receipt, receipt_where, verdicts)
 
     def _add_receipt(
         self,
@@ -140,18 +142,16 @@ class _Reader:
         where: str,
         verdicts: dict[str, dict[str, Any]],
     ) -> None:
-        outputs = None
         if receipt.get("expected_output") is not None:
             definition = self.root.definitions[case.definition]
             try:
-                outputs = read_outputs(receipt["expected_output"], definition, self.files)
+                case.outputs = read_outputs(receipt["expected_output"], definition, self.files)
             except RowRefused as error:
                 self._refuse(where, str(error), receipt, unsafe=error.unsafe)
                 return
-        copy = Case(case.definition, case.uuid, case.axes, case.inputs, case.where, outputs)
-        copy.extra, copy.receipt, copy.receipt_where = case.extra, receipt, where
-        copy.verdict = verdicts.get(copy.capture_uuid) or _own_validation(receipt)
-        self.root.cases.append(copy)
+        case.receipt, case.receipt_where = receipt, where
+        case.verdict = verdicts.get(case.capture_uuid) or _own_validation(receipt)
+        self.root.cases.append(case)
 
     def _add_orphans(self, group: list[tuple[dict[str, Any], str]]) -> None:
         for receipt, where in group:
@@ -181,7 +181,7 @@ class _Reader:
     def _file(self, path: Path) -> Path | None:
         """`path` when it stays inside the root, else None and a refusal."""
         try:
-            self.files.locate(path.relative_to(self.root.path).as_posix())
+            self.files.containment.locate(path.relative_to(self.root.path).as_posix())
         except DatasetRefused as error:
             self._refuse(str(path), str(error), unsafe=True)
             return None

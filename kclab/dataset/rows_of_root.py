@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kclab.core.definition import Definition
@@ -22,12 +23,6 @@ class RowRefused(Exception):
         self.unsafe = unsafe
 
 
-def need(holds: object, reason: str) -> None:
-    """Raise RowRefused unless `holds`."""
-    if not holds:
-        raise RowRefused(reason)
-
-
 def identify(row: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """(definition name, workload uuid) as far as the row tells them."""
     workload = row.get("workload")
@@ -40,49 +35,57 @@ def read_case(
     row: Mapping[str, Any],
     where: str,
     definitions: Mapping[str, Definition],
-    files: Containment,
+    files: TensorFiles,
 ) -> Case:
     """A workload row; raises RowRefused."""
     workload = row.get("workload")
     name, uuid = identify(row)
-    need(name, "it names no definition")
-    need(isinstance(workload, Mapping), "it has no workload")
-    need(uuid, "its workload has no uuid")
-    need(row.get("solution") is None and row.get("evaluation") is None, "it is no workload row")
-    assert name is not None and uuid is not None and isinstance(workload, Mapping)
+    if name is None:
+        raise RowRefused("it names no definition")
+    if not isinstance(workload, dict):
+        raise RowRefused("it has no workload")
+    if not uuid:
+        raise RowRefused("its workload has no uuid")
+    if row.get("solution") is not None or row.get("evaluation") is not None:
+        raise RowRefused("it is no workload row: it has a solution or an evaluation")
     axes, inputs = workload.get("axes"), workload.get("inputs")
-    need(isinstance(axes, Mapping) and all(map(_is_size, axes.values())), "its axes are no sizes")
-    need(isinstance(inputs, Mapping), "its inputs are no object")
-    assert isinstance(axes, Mapping) and isinstance(inputs, Mapping)
-    extra = {key: value for key, value in row.items() if key not in ROW_KEYS}
-    more = {key: value for key, value in workload.items() if key not in WORKLOAD_KEYS}
+    if not isinstance(axes, dict) or not all(map(_is_size, axes.values())):
+        raise RowRefused("its axes are no sizes")
+    if not isinstance(inputs, dict):
+        raise RowRefused("its inputs are no object")
     return Case(
         definition=name,
         uuid=uuid,
-        axes=dict(axes),
+        axes=axes,
         inputs=_inputs(inputs, _definition(name, definitions), files),
         where=where,
-        extra={**extra, **({"workload": more} if more else {})},
+        extra=_unknown_keys(row, workload),
     )
 
 
+def _unknown_keys(row: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
+    extra = {key: row[key] for key in row.keys() - ROW_KEYS}
+    more = {key: workload[key] for key in workload.keys() - WORKLOAD_KEYS}
+    return {**extra, "workload": more} if more else extra
+
+
 def read_outputs(
-    expected: Any, definition: Definition, files: Containment
+    expected: Any, definition: Definition, files: TensorFiles
 ) -> dict[str, FileTensor]:
     """A receipt's `expected_output` by name, in the definition's order; raises RowRefused.
 
     One descriptor stands for the only output. Several are matched by name: receipts are written
     with sorted keys, so their own order says nothing.
     """
-    need(isinstance(expected, Mapping), "its expected_output is no object")
-    names = list(definition.outputs)
+    if not isinstance(expected, dict):
+        raise RowRefused("its expected_output is no object")
+    names = definition.outputs
     if isinstance(expected.get("type"), str):
-        need(len(names) == 1, f"it has one output, {definition.name} has {', '.join(names)}")
-        expected = {names[0]: expected}
-    missing = [name for name in names if name not in expected]
-    foreign = [str(name) for name in expected if name not in definition.outputs]
-    need(not missing, f"output {', '.join(missing)} is missing")
-    need(not foreign, f"{definition.name} has no output {', '.join(foreign)}")
+        if len(names) != 1:
+            raise RowRefused(f"it has one output, {definition.name} has {', '.join(names)}")
+        expected = dict.fromkeys(names, expected)
+    if expected.keys() != names.keys():
+        raise RowRefused(_set_difference("output", expected, names, definition.name))
     outputs = {}
     for name in names:
         source = read_source(expected[name], name, files)
@@ -92,45 +95,68 @@ def read_outputs(
     return outputs
 
 
-def read_source(descriptor: Any, name: str, files: Containment) -> InputSource:
+def read_source(descriptor: Any, name: str, files: TensorFiles) -> InputSource:
     """One descriptor of the format; raises RowRefused."""
-    need(isinstance(descriptor, Mapping), f"{name} has no descriptor")
-    kind = descriptor.get("type")
+    kind = descriptor.get("type") if isinstance(descriptor, dict) else None
     if kind == "safetensors":
-        return _file(descriptor, name, files)
+        return files.tensor(descriptor, name)
     if kind == "scalar":
         value = descriptor.get("value")
-        need(isinstance(value, int | float), f"scalar {name} is {value!r}, no number or bool")
+        if not isinstance(value, int | float):
+            raise RowRefused(f"scalar {name} is {value!r}, no number or bool")
         return ScalarInput(value)
     if kind == "random":
         return RandomInput(descriptor)
     raise RowRefused(f"{name} has type {kind!r}; known are safetensors, scalar and random")
 
 
-def _file(descriptor: Mapping[str, Any], name: str, files: Containment) -> FileTensor:
-    text, key = descriptor.get("path"), descriptor.get("tensor_key")
-    need(isinstance(text, str) and isinstance(key, str), f"{name} lacks a path or tensor_key")
-    assert isinstance(text, str) and isinstance(key, str)
-    try:
-        return FileTensor(files.locate(text), key, text)
-    except DatasetRefused as error:
-        raise RowRefused(f"{name}: {error}", unsafe=True) from None
+class TensorFiles:
+    """The tensors that rows name; each path is checked once, however many rows name it."""
+
+    def __init__(self, root: Path) -> None:
+        self.containment = Containment(root)
+        self._known: dict[tuple[str, str], FileTensor] = {}
+
+    def tensor(self, descriptor: Mapping[str, Any], name: str) -> FileTensor:
+        """The tensor of a safetensors descriptor; raises RowRefused."""
+        text, key = descriptor.get("path"), descriptor.get("tensor_key")
+        if not isinstance(text, str) or not isinstance(key, str):
+            raise RowRefused(f"{name} lacks a path or tensor_key")
+        found = self._known.get((text, key))
+        if found is None:
+            try:
+                found = FileTensor(self.containment.locate(text), key, text)
+            except DatasetRefused as error:
+                raise RowRefused(f"{name}: {error}", unsafe=True) from None
+            self._known[text, key] = found
+        return found
+
+
+def _set_difference(
+    kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any], definition: str
+) -> str:
+    missing = [name for name in wanted if name not in given]
+    foreign = [str(name) for name in given if name not in wanted]
+    if missing:
+        return f"{kind} {', '.join(missing)} is missing"
+    return f"{definition} has no {kind} {', '.join(foreign)}"
 
 
 def _inputs(
-    inputs: Mapping[str, Any], definition: Definition, files: Containment
+    inputs: dict[str, Any], definition: Definition, files: TensorFiles
 ) -> dict[str, InputSource]:
-    foreign = [str(name) for name in inputs if name not in definition.inputs]
-    need(not foreign, f"{definition.name} has no input {', '.join(foreign)}")
+    wanted = definition.inputs
+    if inputs.keys() != wanted.keys():
+        wanted = {n: s for n, s in wanted.items() if n in inputs or not _optional(definition, n)}
+        if inputs.keys() != wanted.keys():
+            raise RowRefused(_set_difference("input", inputs, wanted, definition.name))
     read: dict[str, InputSource] = {}
-    for name, spec in definition.inputs.items():
-        if name not in inputs and _optional(definition, name):
-            continue
-        need(name in inputs, f"input {name} is missing")
+    for name, spec in wanted.items():
         read[name] = source = read_source(inputs[name], name, files)
         scalar = isinstance(source, ScalarInput)
-        fits = isinstance(source, RandomInput) or scalar == (spec.shape is None)
-        need(fits, f"{name} must be a {'Python scalar' if spec.shape is None else 'tensor'}")
+        if scalar != (spec.shape is None) and not isinstance(source, RandomInput):
+            kind = "Python scalar" if spec.shape is None else "tensor"
+            raise RowRefused(f"{name} must be a {kind}")
     return read
 
 

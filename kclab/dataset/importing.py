@@ -1,0 +1,38 @@
+"""`kclab import`: one door for every kind of source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from kclab.dataset.import_root import import_root
+from kclab.dataset.options import ImportOptions, ImportSummary, Progress
+from kclab.db.runs import run
+from kclab.db.store import Store
+
+
+def import_path(
+    store: Store,
+    path: Path,
+    options: ImportOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> ImportSummary:
+    """Merge what lies at `path` into `store`, by content, nothing twice.
+
+    Raises RootRefused (and changes nothing) when a row is refused and `options.partial` is not
+    set, BadUsage for a path that is no dataset, NothingMatched for one without rows.
+    """
+    options = options or ImportOptions()
+    params = {"path": str(path), **{k: v for k, v in asdict(options).items() if v}}
+    with run(store, "import", params) as active:
+        summary = import_root(active, path, options, progress or (lambda what, files, nbytes: None))
+        active.finish_as("failed" if summary.refused else "passed", _line(summary))
+    return summary
+
+
+def _line(summary: ImportSummary) -> str:
+    parts = [f"{summary.added} rows added", f"{summary.known} known"]
+    if summary.refused:
+        parts.append(f"{len(summary.refused)} refused")
+    return ", ".join(parts)
