@@ -49,13 +49,14 @@ def _gpu_facts() -> dict[str, Any]:
         "gpu": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda,
-        "driver": _driver_version(),
+        "driver": driver_version(),
         "gpu_memory": properties.total_memory,
     }
 
 
 @lru_cache(maxsize=1)
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
+    """The NVIDIA kernel driver's version, None without one."""
     path = Path("/proc/driver/nvidia/version")
     if not path.is_file():
         return None

@@ -1,0 +1,88 @@
+"""`kclab doctor`: what this machine and store have, and what works on them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import typer
+
+from kclab.cli.output import Column, Format, FormatOption, note, print_rows
+from kclab.cli.show import counted
+from kclab.cli.store import current_store
+from kclab.core.errors import EnvironmentLacking, ExitCode, KclabError
+from kclab.core.machine import Finding, State, machine_findings, package_findings, problem
+
+app = typer.Typer()
+
+COLUMNS = (
+    Column("area"),
+    Column("name", "what"),
+    Column("state"),
+    Column("found", wrap=True),
+    Column("advice", hidden=True),
+)
+
+
+@app.command()
+def doctor(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
+    """Say what this machine has and what works on it.
+
+    Exit code 0 unless something that is installed or stored does not work: then 4, or 5 where it
+    is the database.
+    """
+    from kclab.db.health import store_findings
+
+    findings = [
+        *machine_findings(),
+        *_cublaslt(),
+        *package_findings(),
+        *store_findings(current_store(context)),
+        _trust(),
+    ]
+    rows = [asdict(finding) for finding in findings]
+    if form is Format.TABLE:
+        rows = [
+            {**row, "found": "; ".join(filter(None, (row["found"], row["advice"])))} for row in rows
+        ]
+    print_rows(rows, COLUMNS, form)
+    _conclude(findings)
+
+
+def _conclude(findings: list[Finding]) -> None:
+    counts = Counter(finding.state for finding in findings)
+    note(", ".join(f"{counts[state]} {state}" for state in State if counts[state]))
+    broken = [finding for finding in findings if finding.state is State.BROKEN]
+    if broken:
+        in_store = all(finding.area == "store" for finding in broken)
+        raise typer.Exit(int(ExitCode.DATABASE if in_store else ExitCode.ENVIRONMENT))
+
+
+def _cublaslt() -> Iterable[Finding]:
+    """The library that FC2 searches, where torch's CUDA build brought one."""
+    from kclab.fc2.build import find_toolkit
+
+    try:
+        path = find_toolkit().cublaslt
+        version = int(ctypes.CDLL(str(path)).cublasLtGetVersion())
+    except EnvironmentLacking as error:
+        yield problem("machine", "cublasLt", error, State.ABSENT)
+    except (KclabError, OSError, AttributeError) as error:
+        yield Finding("machine", "cublasLt", State.BROKEN, f"{error}", "reinstall torch")
+    else:
+        # cublasLt.h: CUBLAS_VER_MAJOR * 10000 + MINOR * 100 + PATCH.
+        told = f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
+        yield Finding("machine", "cublasLt", State.OK, f"{told}, {path}")
+
+
+def _trust() -> Finding:
+    from kclab.core.trust import trust_file, trusted
+
+    try:
+        count = len(trusted())
+    except KclabError as error:
+        return problem("trust", "references", error, State.BROKEN)
+    found = f"{counted(count, 'reference')} besides kclab's own, in {trust_file()}"
+    return Finding("trust", "references", State.OK, found)
