@@ -39,6 +39,15 @@ INSTANCES = {
     "gdn_decode_qk4_v8_d128_k_last": ("gated_delta_rule_decode", {"qk": 4, "v": 8, "d": 128}),
 }
 
+SMALL = {
+    "dense_gemm": {"n": 6, "k": 5},
+    "sdpa": {"h": 4, "d": 8, "kv": 2, "dv": 3},
+    "prefix_cached_block_causal": {"h": 4, "d": 8},
+    "gated_delta_rule_prefill": {"qk": 2, "v": 4, "d": 8},
+    "gated_delta_rule_decode": {"qk": 2, "v": 4, "d": 8},
+}
+"""Sizes that are quick to compute."""
+
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_an_instance_has_its_name_and_is_known_by_it(name):
@@ -79,8 +88,7 @@ def test_a_reference_takes_the_inputs_in_order_and_imports_only_torch(name):
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_reference_returns_what_the_definition_says_and_leaves_its_inputs_alone(name):
     family, parameters = INSTANCES[name]
-    sizes = {"n": 6, "k": 5, "h": 4, "d": 8, "qk": 2, "v": 4, "kv": 2, "dv": 3}
-    definition = FAMILIES[family].make(**{k: sizes.get(k, v) for k, v in parameters.items()})
+    definition = FAMILIES[family].make(**{**parameters, **SMALL[family]})
     axes = definition.const_axes | {a: 3 for a in definition.var_axes}
     axes |= {a: 1 for a in ("Mb", "Mh") if a in axes} | {a: 6 for a in ("S_total",) if a in axes}
     axes |= {"num_seqs": 2} if "num_seqs" in axes else {}
@@ -174,3 +182,17 @@ def test_every_linear_of_qwen_image_21_has_its_definition():
     attention = model.transformer_blocks[0].attn
     packed = sum(p.out_features for p in (attention.to_q, attention.to_k, attention.to_v))
     assert (packed, attention.to_q.in_features) in QWEN_IMAGE_21_LINEARS
+
+
+@pytest.mark.parametrize("name", [name for name in INSTANCES if "prefill" not in name])
+def test_a_reference_stays_on_its_inputs_device(name):
+    family, parameters = INSTANCES[name]
+    definition = FAMILIES[family].make(**{**parameters, **SMALL[family]})
+    axes = definition.const_axes | {axis: 1 for axis in definition.var_axes}
+    axes |= {"S_total": 2} if "S_total" in axes else {}
+    inputs = (example(n, s, axes) for n, s in definition.inputs.items())
+    # Operations that mix devices fail on meta tensors as they would on a GPU's.
+    moved = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in inputs]
+    outputs = load_run(definition)(*moved)
+    for output in outputs if isinstance(outputs, tuple) else (outputs,):
+        assert output.device.type == "meta"

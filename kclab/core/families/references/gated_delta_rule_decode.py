@@ -33,8 +33,8 @@ def run(
     key = k[:, 0].to(wide).repeat_interleave(heads // k.shape[2], dim=1)
     decay = torch.exp(-torch.exp(A_log.to(wide)) * softplus(a[:, 0].to(wide) + dt_bias.to(wide)))
     S = state.to(wide) * decay[:, :, None, None]
-    error = v[:, 0].to(wide) - (S @ key[..., None])[..., 0]
+    error = v[:, 0].to(wide) - (S * key[:, :, None, :]).sum(dim=-1)
     written = torch.sigmoid(b[:, 0].to(wide))[..., None] * error
     S = S + written[..., None] * key[:, :, None, :]
-    output = (S @ query[..., None])[..., 0] * (scale or q.shape[3] ** -0.5)
+    output = (S * query[:, :, None, :]).sum(dim=-1) * (scale or q.shape[3] ** -0.5)
     return output[:, None].to(v.dtype), S.to(state.dtype)

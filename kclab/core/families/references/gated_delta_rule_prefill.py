@@ -43,8 +43,8 @@ def run(
         S = state[n].to(wide)
         for t in range(bounds[n], bounds[n + 1]):
             S = S * decay[t, :, None, None]
-            error = values[t] - (S @ keys[t, :, :, None])[..., 0]
+            error = values[t] - (S * keys[t, :, None, :]).sum(dim=-1)
             S = S + (beta[t, :, None] * error)[:, :, None] * keys[t, :, None, :]
-            output[t] = (S @ queries[t, :, :, None])[..., 0].to(v.dtype)
+            output[t] = (S * queries[t, :, None, :]).sum(dim=-1).to(v.dtype)
         new_state[n] = S.to(state.dtype)
     return output, new_state
