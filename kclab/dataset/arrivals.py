@@ -9,6 +9,7 @@ hand-over between threads.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -54,6 +55,8 @@ class Arrivals:
         self._temporaries: set[str] = set()
         """Files in `blob/tmp` that have no final name yet."""
         self._batch = folder.batch()
+        self._stem = ""
+        self._numbers = itertools.count()
         self._root = str(folder.root)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -65,7 +68,7 @@ class Arrivals:
             wanted.setdefault(path, []).append(key)
         if not wanted:
             return
-        self._batch.temporary()  # makes the folder that all threads write to
+        self._stem = str(self._batch.temporary()).removesuffix(SUFFIX)
         large: SimpleQueue[tuple[str, list[str]]] = SimpleQueue()
         buffer = bytearray(CHUNK)
         try:
@@ -150,7 +153,7 @@ class Arrivals:
         return target, file.digest(tensor, buffer, None if shared else target)
 
     def _temporary(self) -> str:
-        target = str(self._batch.temporary())
+        target = f"{self._stem}.{next(self._numbers)}{SUFFIX}"
         self._temporaries.add(target)
         return target
 

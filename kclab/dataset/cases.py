@@ -20,6 +20,8 @@ class FileTensor:
     key: str
     text: str
     """The path as the row writes it, for messages and round trips."""
+    claim: str | None = None
+    """The digest that the file's name claims for its one tensor, as capture roots name theirs."""
 
     @property
     def path(self) -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from kclab.blob.safetensors_file import TENSOR_KEY
 from kclab.core.definition import Definition
 from kclab.core.digest import DTYPES, element_count, text_sha256
 from kclab.dataset.arrivals import Arrival, Arrivals, Source
@@ -24,9 +22,6 @@ from kclab.dataset.prepared import (
 )
 from kclab.dataset.source_file import Failed, NotFetched
 from kclab.db.rows import BlobRow, to_json
-
-CLAIM = re.compile(r"([0-9a-f]{64})\.safetensors")
-"""A file named by its tensor's digest, as capture roots and merged datasets name theirs."""
 
 
 class Content:
@@ -77,11 +72,8 @@ class Content:
         return True
 
     def _claim(self, tensor: FileTensor) -> str | None:
-        """The digest that a file's name claims for its one tensor."""
-        if not self._claiming or tensor.key != TENSOR_KEY:
-            return None
-        match = CLAIM.fullmatch(tensor.text, tensor.text.rfind("/") + 1)
-        return match[1] if match else None
+        """The digest that a file's name claims; a FlashInfer-Trace dataset's names mean nothing."""
+        return tensor.claim if self._claiming else None
 
     def _missing(self, cases: list[Case]) -> list[Source]:
         """The distinct tensors that must be read."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,10 +28,22 @@ def import_path(
     """
     options = options or ImportOptions()
     params = {"path": str(path), **{k: v for k, v in asdict(options).items() if v}}
-    with run(store, "import", params) as active:
+    with run(store, "import", params) as active, _no_cycle_search():
         summary = import_root(active, path, options, progress or (lambda what, files, nbytes: None))
         active.finish_as("failed" if summary.refused else "passed", _line(summary))
     return summary
+
+
+@contextmanager
+def _no_cycle_search() -> Iterator[None]:
+    """An import makes many objects and no cycles: looking for them costs a fifth of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _line(summary: ImportSummary) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kclab.blob.safetensors_file import TENSOR_KEY
 from kclab.core.definition import Definition
 from kclab.core.errors import DatasetRefused
 from kclab.dataset.cases import Case, FileTensor, InputSource, RandomInput, ScalarInput
 from kclab.dataset.paths import Containment
 
+CLAIM = re.compile(r"(?:^|/)([0-9a-f]{64})\.safetensors$")
 ROW_KEYS = frozenset(("definition", "workload", "solution", "evaluation"))
 WORKLOAD_KEYS = frozenset(("uuid", "axes", "inputs"))
 
@@ -124,8 +127,10 @@ class TensorFiles:
             raise RowRefused(f"{name} lacks a path or tensor_key")
         found = self._known.get((text, key))
         if found is None:
+            match = CLAIM.search(text) if key == TENSOR_KEY else None
+            claim = match[1] if match else None
             try:
-                found = FileTensor(self.containment.locate(text), key, text)
+                found = FileTensor(self.containment.locate(text), key, text, claim)
             except DatasetRefused as error:
                 raise RowRefused(f"{name}: {error}", unsafe=True) from None
             self._known[text, key] = found

@@ -137,7 +137,7 @@ class SourceFile:
     def digest(self, tensor: Tensor, buffer: bytearray, target: str | None) -> str | None:
         """The tensor's sha256; also writes it to the new file `target`. None: the file shrank."""
         slot = tensor.slot
-        hasher = hashlib.sha256(digest_header(slot.dtype, slot.shape))
+        hasher = hashlib.sha256(_digest_header(slot.dtype, slot.shape))
         if self.data is not None:
             hasher.update(memoryview(self.data)[slot.begin : slot.begin + slot.nbytes])
             return hasher.hexdigest()
@@ -216,7 +216,12 @@ def _cannot_open(path: str, error: OSError) -> Failed:
     return Failed(f"{path}: {'a symbolic link' if linked else error.strerror}.", unsafe=linked)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=HEADERS_KEPT)
+def _digest_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return digest_header(dtype, shape)
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
 def _encoded(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
     return encode_header(dtype, shape, nbytes)
 
