@@ -117,14 +117,21 @@ def set_request_source(source: Callable[[], Request | None] | None) -> None:
     _Process.source = source
 
 
+def belongs_elsewhere(made: Step) -> bool:
+    """Whether this thread is inside another request than the step's."""
+    named = _REQUEST.get()
+    return named is not None and named is not made.request
+
+
 def set_program_step(whole: Step | None) -> None:
     """The step that the whole program is, where it has no root; None when it ends."""
     _Process.program_step = whole
 
 
 def set_watcher(watcher: Watcher | None) -> None:
-    """Connect the armed capture of this process; None disconnects it."""
+    """Connect the armed capture of this process; None disconnects it. Steps count from 0 again."""
     _Process.watcher = watcher
+    _Process.program = Request(PROGRAM)
 
 
 @contextmanager

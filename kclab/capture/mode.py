@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from kclab.capture.adapters import Handler, OperatorCall, Sighting, Uncaptured
-from kclab.capture.context import Step
+from kclab.capture.context import Step, belongs_elsewhere
 
 Result = TypeVar("Result")
 DispatchKey = torch._C.DispatchKey
@@ -37,6 +37,9 @@ class Capture(Protocol):
 
     def around(self, sighting: Sighting, step: Step, run: Callable[[], Result]) -> Result:
         """Run a call, captured if it is wanted."""
+
+    def left(self, step: Step) -> None:
+        """A thread stops watching a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,12 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self not in _stack():
-            return
+        if self in _stack():
+            self._capture.left(self.step)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Take this mode off the stack, whatever the program has put above it since."""
         above = []
         while (mode := _pop_mode()) is not self:
             above.append(mode)
@@ -145,6 +152,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self.step.closed
             or THREAD.hidden
             or THREAD.handling not in (None, self)
+            or belongs_elsewhere(self.step)
             or not isinstance(func, OpOverload)
             or any(kind.__module__.startswith(TRACING) for kind in types)
         )
@@ -160,8 +168,11 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         key = DispatchKey.CompositeImplicitAutograd
         if route.inside == "backend":
             key = getattr(DispatchKey, _device(args).upper())
-        with self:
+        _push_mode(self)
+        try:
             return func._op_dk(key, *args, **kwargs)
+        finally:
+            self._remove()
 
     def _handle(
         self, handler: Handler, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -6,6 +6,7 @@ the step starts; otherwise there is none, and calls cost what they cost without 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -218,6 +219,11 @@ class Tap:
         except Exception as error:  # whatever capture does wrong, the engine goes on
             self.recorder.failed(what, error)
 
+    def left(self, step: Step) -> None:
+        """Say so if the step may have run kernels that no mode can see."""
+        if _compiler_is_in_use():
+            self.count("torch.compile", "operators that it fuses are not seen")
+
     # inside
 
     def _begin(self, sighting: Sighting, step: Step, definition: Definition) -> Pending | None:
@@ -265,8 +271,9 @@ class Tap:
         request = context.current_request()
         if request is None:
             self.count(type(root).__name__, "no request")
-            return call(*args, **kwargs)
-        step = context.new_step(request, getattr(root, "_orig_mod", root))
+            step = Step(context.Request(""), 0, selected=False)
+        else:
+            step = context.new_step(request, getattr(root, "_orig_mod", root))
         with context.running(step):
             return call(*args, **kwargs)
 
@@ -320,6 +327,11 @@ class Definitions:
 
 def _shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(v.shape) for name, v in inputs.items() if isinstance(v, Tensor)}
+
+
+def _compiler_is_in_use() -> bool:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["stats"]["unique_graphs"])
 
 
 def _is_graph_capture(inputs: Any) -> bool:

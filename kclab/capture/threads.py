@@ -15,7 +15,7 @@ from typing import Any
 from kclab.capture.context import carried, to_carry
 
 APART = ("concurrent.futures.", "kclab.")
-"""Threads that belong to no step: a pool's workers outlive it (its work items carry), and kclab's."""
+"""Makers of threads that belong to no step: a pool's outlive it (its work items carry instead)."""
 
 
 def carry_steps() -> Callable[[], None]:
