@@ -244,3 +244,10 @@ def test_the_command_loads_no_torch(cli):
     loaded = {line.rpartition("|")[2].strip() for line in output.err.splitlines() if "|" in line}
     assert "kclab.core.families" in loaded
     assert {"torch", "numpy", "sqlalchemy", "sqlmodel"} & loaded == set()
+
+
+def test_a_familys_name_over_another_reference_is_of_no_family(invoke, folder):
+    put(folder, body("dense_gemm_bf16_nt_n4_k4"))
+    row = listed(invoke, "--definitions", folder, "dense_gemm_bf16_nt_n4_k4")
+    assert row["dense_gemm_bf16_nt_n4_k4"]["family"] is None
+    assert not row["dense_gemm_bf16_nt_n4_k4"]["trusted"]
