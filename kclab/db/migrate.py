@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import sqlite3
+import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from kclab.core.errors import DatabaseDamaged, DatabaseProblem
 from kclab.db.connection import (
+    busy_timeout_ms,
     journal_mode,
     open_database,
     require_file,
@@ -61,13 +66,26 @@ def _make_folder(folder: Path) -> None:
 
 def _use_wal(path: Path) -> None:
     """Switch to WAL, once for the life of the file; asking does not fail where it cannot be."""
-    with translated(path):
-        connection = open_database(path, "rwc")
-        try:
+    deadline = time.monotonic() + busy_timeout_ms() / 1000
+    with translated(path), closing(open_database(path, "rwc")) as connection:
+        # Two that switch at once would each wait for the other to let go.
+        connection.execute("PRAGMA busy_timeout=0")
+        while not _switched(connection, deadline):
+            time.sleep(random.uniform(0.001, 0.02))
+        warn_without_wal(path, journal_mode(connection))
+
+
+def _switched(connection: sqlite3.Connection, deadline: float) -> bool:
+    """Whether SQLite answered; it was busy with others who switch or write if not."""
+    try:
+        if journal_mode(connection) != "wal":
             connection.execute("PRAGMA journal_mode=WAL")
-            warn_without_wal(path, journal_mode(connection))
-        finally:
-            connection.close()
+    except sqlite3.OperationalError as error:
+        busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        if not busy or time.monotonic() > deadline:
+            raise
+        return False
+    return True
 
 
 def warn_without_wal(path: Path, mode: str) -> None:
@@ -92,12 +110,8 @@ def back_up(path: Path, destination: Path) -> Path:
     while not _reserve(target):
         target, number = destination.with_name(f"{destination.name}.{number}"), number + 1
     try:
-        with translated(path):
-            connection = open_database(path, "ro")
-            try:
-                connection.execute("VACUUM INTO ?", (str(target),))
-            finally:
-                connection.close()
+        with translated(path), closing(open_database(path, "ro")) as connection:
+            connection.execute("VACUUM INTO ?", (str(target),))
         _sync_file(target)
     except BaseException:
         target.unlink(missing_ok=True)

@@ -26,6 +26,8 @@ class Removal:
     foreign_verdicts: int
     """Other runs' verdicts on what goes."""
     measurements: int
+    results: int
+    """Measured algorithm configs."""
     blobs: int
     """Blobs that nothing refers to any more."""
     nbytes: int
@@ -86,12 +88,21 @@ def remove_runs(connection: sqlite3.Connection, run_ids: Sequence[int]) -> Remov
         )
         captures = _delete(connection, f"capture WHERE run_id IN {_IDS}", chosen)
         workloads = _delete(connection, f"workload WHERE id IN {_IDS}", orphans)
+        results = _delete(connection, f"fc2_result WHERE run_id IN {_IDS}", chosen)
         measurements = _delete(connection, f"measurement WHERE run_id IN {_IDS}", chosen)
         connection.execute(f"UPDATE run SET parent_id = NULL WHERE parent_id IN {_IDS}", (chosen,))
         runs = _delete(connection, f"run WHERE id IN {_IDS}", chosen)
         freed, nbytes = _unreferenced(connection, blobs)
     return Removal(
-        runs, captures, workloads, verdicts, foreign, measurements, blobs=freed, nbytes=nbytes
+        runs=runs,
+        captures=captures,
+        workloads=workloads,
+        verdicts=verdicts,
+        foreign_verdicts=foreign,
+        measurements=measurements,
+        results=results,
+        blobs=freed,
+        nbytes=nbytes,
     )
 
 

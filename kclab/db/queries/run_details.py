@@ -16,6 +16,7 @@ PRODUCTS = {
     "requests": "SELECT count(*) FROM request WHERE run_id = ?",
     "verdicts": "SELECT count(*) FROM replay WHERE run_id = ?",
     "measurements": "SELECT count(*) FROM measurement WHERE run_id = ?",
+    "results": "SELECT count(*) FROM fc2_result WHERE run_id = ?",
     "errors": "SELECT count(*) FROM error WHERE run_id = ?",
 }
 """What a run may have produced, and how to count it."""

@@ -17,10 +17,12 @@ ABSENT = "(absent)"
 
 def run_facts(connection: sqlite3.Connection, run: sqlite3.Row) -> dict[str, dict[str, Any]]:
     """A run's facts by area (`run`, `params`, `environment`, `volatile`), nested keys dotted."""
+    environment = environment_facts(connection, int(run["environment_id"]))
+    del environment["sha256"]  # equal exactly where all the others are
     return {
         "run": {name: run[name] for name in RUN_FIELDS} | {"argv": json.loads(run["argv"])},
         "params": flattened(json.loads(run["params"])),
-        "environment": flattened(environment_facts(connection, int(run["environment_id"]))),
+        "environment": flattened(environment),
         "volatile": flattened(json.loads(run["volatile"] or "{}")),
     }
 
