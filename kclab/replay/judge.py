@@ -128,7 +128,10 @@ def settle() -> None:
     """Undo what an earlier reference may have changed for the whole process; seed the generator."""
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
-    torch.manual_seed(0)
+    # Not torch.manual_seed: without a GPU it keeps a stack trace of every call for later.
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 def _facts(value: Any) -> Any:
