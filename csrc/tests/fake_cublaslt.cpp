@@ -40,8 +40,8 @@ const FakeConfig* config_of(const cublasLtMatmulAlgo_t* algo) {
 }
 
 std::vector<int> ids(cudaDataType type) {
-  if (type == CUDA_R_16BF) return {66, kDropsTail, kReadsPadding, kRacy};
-  if (type == CUDA_R_8F_E4M3) return {66, kDropsTail};
+  if (type == CUDA_R_16BF) return {66, kDropsTail, kRacy};
+  if (type == CUDA_R_8F_E4M3) return {66, kReadsPadding};
   return {66, 70};
 }
 

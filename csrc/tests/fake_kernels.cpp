@@ -127,7 +127,7 @@ double fake_milliseconds(const FakeConfig& c, const FakeOperands& o) {
   if (c.stages == 36) factor *= 1.01;
   if (c.split_k > 1) factor *= c.split_k == 2 ? 0.98 : 1.0 + 0.05 * c.split_k;
   if (c.reduction == 4) factor *= 0.95;
-  if (c.algorithm == kDropsTail) factor *= 0.70;
+  if (c.algorithm == kDropsTail && c.split_k > 1) factor *= 0.70;
   if (c.algorithm == kReadsPadding) factor *= 0.80;
   if (c.algorithm == kRacy && o.type == CUDA_R_16BF) factor *= 0.60;
   // Without fast accumulation nothing beats the heuristic, as on the real card.

@@ -101,17 +101,19 @@ def synthetic(problem: Problem, seed: int, device: str) -> Operands:
     Random values, since constant inputs draw less power and measure too fast. The same seed gives
     the same bytes on devices of one kind only.
     """
+    gate_up, weight = synthetic_inputs(problem, seed, device)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return make_operands(problem, torch.nn.functional.silu(gate) * up, weight)
+
+
+def synthetic_inputs(problem: Problem, seed: int, device: str) -> tuple[Tensor, Tensor]:
+    """(gate_up [M, 2K], weight [N, K]) in bfloat16: what `synthetic` starts from."""
     generator = torch.Generator(device).manual_seed(seed)
 
-    def normal(rows: int) -> Tensor:
-        return torch.randn(
-            rows, problem.k, generator=generator, device=device, dtype=torch.bfloat16
-        )
+    def normal(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator, device=device, dtype=torch.bfloat16)
 
-    gate, up = normal(problem.m), normal(problem.m)
-    activation = torch.nn.functional.silu(gate) * up
-    del gate, up
-    return make_operands(problem, activation, normal(problem.n) / problem.k**0.5)
+    return normal(problem.m, 2 * problem.k), normal(problem.n, problem.k) / problem.k**0.5
 
 
 def ones(problem: Problem, like: Operands) -> Operands:

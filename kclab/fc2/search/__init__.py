@@ -1,0 +1,277 @@
+"""The anytime search: an answer after the heuristics' own candidates, then wider while time lasts.
+
+heuristics  what cuBLASLt itself ranks, over all workspace budgets
+neighbours  one knob away from the best of those, as long as that brings something
+space       every config that the library accepts, folded by launch, the plainest first
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kclab.fc2.backends import Candidate, Refused
+from kclab.fc2.bench import Bench
+from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.problem import WORKSPACE_BUDGETS
+from kclab.fc2.search.finals import Finals, Result, winner
+from kclab.fc2.search.pool import Entry, Pool, in_parts
+from kclab.fc2.search.race import HEATS, SCREEN, Race
+from kclab.fc2.timing import Rounds
+
+STAGES = ("heuristics", "neighbours", "space")
+ADMITTED_AT_ONCE = 128
+CONTENDERS = 24
+"""Entries of the space that may wait for the finals."""
+RESERVE = 0.15
+"""Share of the time budget that is kept for judging finalists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How far a search goes."""
+
+    budgets: Sequence[int] = WORKSPACE_BUDGETS
+    """Workspace bytes to ask the heuristic about."""
+    wanted: int = 32
+    """Algorithms to ask for per budget; the library may return fewer."""
+    seconds: float = 60.0
+    """Time budget; the first stage is always finished."""
+    until: str = "space"
+    """The last stage."""
+    exhaustive: bool = False
+    """Time every distinct launch, without a race."""
+    seed: int = 0
+    """Of the shuffled orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a search just did; for whoever watches."""
+
+    stage: str
+    seconds: float
+    configs: int
+    launches: int
+    text: str
+    leaders: Sequence[tuple[str, float, bool | None]] = ()
+    """(config, control / candidate, exact), fastest first."""
+
+
+class Sink(Protocol):
+    """Where a search's findings go, stage by stage."""
+
+    def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
+        """One answer of the heuristic."""
+        ...
+
+    def entries(self, entries: Sequence[Entry]) -> None:
+        """Configs that were tried; called again for those whose state changed."""
+        ...
+
+    def results(self, results: Sequence[Result]) -> None:
+        """Finalists that were judged."""
+        ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a search found."""
+
+    exact: Result | None = None
+    """The fastest config whose bytes equal the baseline's; B0 where none is faster."""
+    any: Result | None = None
+    """The fastest one that computes the product at all."""
+    results: list[Result] = field(default_factory=list)
+    stages: dict[str, str] = field(default_factory=dict)
+    """What each stage brought, in words."""
+    complete: bool = False
+    """Whether the whole space was seen."""
+
+
+class Search:
+    """One search on one bench."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        options: Options,
+        sink: Sink,
+        watch: Callable[[Event], None] = lambda _event: None,
+        known: Sequence[Candidate] = (),
+    ):
+        self.bench = bench
+        self.options = options
+        self._sink = sink
+        self._watch = watch
+        self._known = known
+        self._started = time.monotonic()
+        self._deadline = self._started + options.seconds
+        rounds = Rounds(bench.clock, random.Random(options.seed))
+        self._rounds = rounds
+        self.pool = Pool(bench)
+        self._race = Race(bench, self.pool, rounds)
+        self._finals = Finals(bench, rounds, self._started)
+        self.outcome = Outcome()
+
+    def run(self) -> Outcome:
+        """Search until the stages or the time end; the outcome stands after each stage."""
+        self._heuristics()
+        if self._goes_on("neighbours"):
+            self._neighbours()
+        if self._goes_on("space"):
+            self._space()
+        self._final()
+        return self.outcome
+
+    def _goes_on(self, stage: str) -> bool:
+        wanted = STAGES.index(stage) <= STAGES.index(self.options.until)
+        return wanted and time.monotonic() < self._search_ends
+
+    @property
+    def _search_ends(self) -> float:
+        return self._deadline - RESERVE * self.options.seconds
+
+    def _heuristics(self) -> None:
+        found: list[Candidate] = []
+        for budget in self.options.budgets:
+            found += self._ask(budget)
+        fresh = self.pool.admit([self.bench.control.candidate, *found, *self._known])
+        left = self._race.run(fresh, HEATS)
+        self._judge("heuristics", left, fresh)
+
+    def _ask(self, budget: int) -> list[Candidate]:
+        wanted = self.options.wanted
+        try:
+            found = self.bench.gemm.enumerate(budget, wanted)
+        except Refused as refusal:
+            self._sink.enumerated(budget, wanted, 0, str(refusal))
+            return []
+        self._sink.enumerated(budget, wanted, len(found), None)
+        return found
+
+    def _neighbours(self) -> None:
+        self._rounds.deadline = self._search_ends
+        seen: list[Entry] = []
+        centres = self._centres()
+        visited: set[AlgorithmConfig] = set()
+        while centres and not self._rounds.late():
+            visited.update(entry.config for entry in centres)
+            near = [c for entry in centres for c in self.bench.gemm.neighbours(entry.config)]
+            fresh = self._admit(near)
+            seen += fresh
+            self._race.run(fresh, HEATS[:2])
+            centres = [entry for entry in self._centres() if entry.config not in visited]
+        left = self._race.run(self._contenders(seen), HEATS[2:])
+        self._judge("neighbours", left, seen)
+
+    def _centres(self) -> list[Entry]:
+        """The fastest entry whose bytes are right, and the fastest at all."""
+        ordered = self._by_speed(self.pool.valid())
+        exact = [entry for entry in ordered if entry.counts][:1]
+        ordered = [entry for entry in ordered if entry.sound]
+        return list({id(entry): entry for entry in (*ordered[:1], *exact)}.values())
+
+    def _space(self) -> None:
+        self._rounds.deadline = self._search_ends
+        seen: list[Entry] = []
+        left_out = 0
+        for portion in self.bench.gemm.space():
+            new = [c for c in portion if c.config not in self.pool.entries]
+            for part in in_parts(new, ADMITTED_AT_ONCE):
+                if self._rounds.late():
+                    left_out += len(part)
+                    continue
+                fresh = self._admit(part)
+                self._screen(fresh)
+                seen += fresh
+        self.outcome.complete = left_out == 0
+        left = self._race.run(self._contenders(seen), HEATS)
+        self._judge("space", left, seen, f"; {left_out} configs left" if left_out else "")
+
+    def _screen(self, fresh: Sequence[Entry]) -> None:
+        heats = (HEATS[1],) if self.options.exhaustive else (SCREEN,)
+        self._race.run(fresh, heats)
+        self._tell("space", "screened")
+
+    def _admit(self, candidates: Iterable[Candidate]) -> list[Entry]:
+        fresh: list[Entry] = []
+        for part in in_parts(list(candidates), 16):
+            if self._rounds.late():
+                break
+            fresh += self.pool.admit(part)
+        self._sink.entries(fresh)
+        return fresh
+
+    def _contenders(self, seen: Sequence[Entry]) -> list[Entry]:
+        ordered = self._by_speed(entry for entry in seen if entry.sound)
+        exact = [entry for entry in ordered if entry.counts][:CONTENDERS]
+        return list({id(e): e for e in (*ordered[:CONTENDERS], *exact)}.values())
+
+    def _by_speed(self, entries: Iterable[Entry]) -> list[Entry]:
+        timed = [entry for entry in entries if entry.ratio is not None]
+        return sorted(timed, key=lambda entry: entry.ratio or 0.0, reverse=True)
+
+    def _finalists(self) -> list[Entry]:
+        """For each budget the fastest exact entry that fits, and the fastest sound one."""
+        ordered = self._by_speed(entry for entry in self.pool.valid() if entry.sound)
+        chosen: dict[AlgorithmConfig, Entry] = {}
+        for budget in sorted({*self.options.budgets, self.bench.gemm.workspace_bytes}):
+            fitting = [e for e in ordered if e.candidate.required_workspace <= budget]
+            exact = [e for e in fitting if e.counts]
+            chosen.update({e.config: e for e in exact[:1]})
+        exact_ones = [e for e in ordered if e.counts][:2]
+        chosen.update({e.config: e for e in (*exact_ones, *ordered[:1])})
+        return list(chosen.values())
+
+    def _judge(
+        self, stage: str, left: Sequence[Entry], seen: Sequence[Entry], more: str = ""
+    ) -> None:
+        before = self.outcome.exact.gain if self.outcome.exact else 1.0
+        self._sink.entries(seen)
+        self._rounds.deadline = float("inf")
+        results = self._finals.judge(self._finalists(), stage)
+        self._sink.results(results)
+        self.outcome.results += results
+        self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)
+        launches = sum(entry.status == "valid" for entry in seen)
+        after = self.outcome.exact.gain if self.outcome.exact else 1.0
+        gained = f"{(after / before - 1) * 100:+.1f} %"
+        text = f"{len(seen)} configs, {launches} launches, {len(left)} raced to the end, {gained}"
+        self.outcome.stages[stage] = text + more
+        self._tell(stage, text + more)
+
+    def _final(self) -> None:
+        """Measure the winners again: the best of many noisy medians flatters itself."""
+        self._rounds.deadline = float("inf")
+        chosen = [r.config for r in (self.outcome.exact, self.outcome.any) if r]
+        entries = [self.pool.entries[config] for config in dict.fromkeys(chosen)]
+        results = self._finals.judge(entries, "final")
+        self._sink.results(results)
+        self.outcome.results += results
+        self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)
+        self._tell("final", "measured again on fresh samples")
+
+    def _tell(self, stage: str, text: str) -> None:
+        ordered = self._by_speed(self.pool.valid())[:8]
+        leaders = [(e.name, e.ratio or 0.0, e.exact) for e in ordered]
+        seconds = time.monotonic() - self._started
+        entries = len(self.pool.entries)
+        self._watch(Event(stage, seconds, entries, self.pool.launches, text, leaders))
+
+
+def search(
+    bench: Bench,
+    options: Options,
+    sink: Sink,
+    watch: Callable[[Event], None] = lambda _event: None,
+    known: Sequence[Candidate] = (),
+) -> Outcome:
+    """Find the fastest exact and the fastest sound config of a bench.
+
+    `known` are candidates that an earlier run left standing: they join the first stage.
+    """
+    return Search(bench, options, sink, watch, known).run()

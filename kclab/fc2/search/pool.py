@@ -1,0 +1,121 @@
+"""The configs that a search knows, folded by what they launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kclab.fc2.backends import Candidate, Launch, Refused
+from kclab.fc2.bench import Bench
+from kclab.fc2.checks import CheckResult, run_checks, sound
+from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.parity import output_class, same_bytes
+
+
+@dataclass(slots=True)
+class Entry:
+    """One config, and how far it came. Only entries with status `valid` are raced."""
+
+    candidate: Candidate
+    status: str = "valid"
+    """`valid`, `folded`, `refused` or `failed`."""
+    reason: str | None = None
+    launch: Launch | None = None
+    prepared: Any = None
+    output_class: str | None = None
+    exact: bool | None = None
+    """Same bytes as the accepted baseline's; None until asked."""
+    ratio: float | None = None
+    """Control / candidate in the race; above 1 is faster."""
+    samples: int = 0
+    checks: list[CheckResult] = field(default_factory=list)
+
+    @property
+    def config(self) -> AlgorithmConfig:
+        """Its nine numbers."""
+        return self.candidate.config
+
+    @property
+    def name(self) -> str:
+        """What its samples are called."""
+        return self.config.text
+
+    @property
+    def sound(self) -> bool:
+        """Whether it was examined and computes the product."""
+        return self.status == "valid" and bool(self.checks) and sound(self.checks)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it was examined, equals the baseline and failed no check."""
+        return self.sound and bool(self.exact) and all(check.passed for check in self.checks)
+
+
+def in_parts(candidates: Sequence[Candidate], size: int) -> Iterator[Sequence[Candidate]]:
+    """Slices of at most `size`."""
+    for begin in range(0, len(candidates), size):
+        yield candidates[begin : begin + size]
+
+
+class Pool:
+    """Admits candidates: each config once, each launch once."""
+
+    def __init__(self, bench: Bench):
+        self._bench = bench
+        self.entries: dict[AlgorithmConfig, Entry] = {}
+        self._launches: dict[int, Entry] = {}
+
+    @property
+    def launches(self) -> int:
+        """Distinct launches known."""
+        return len(self._launches)
+
+    def valid(self) -> Iterator[Entry]:
+        """Entries that can be raced."""
+        return (entry for entry in self.entries.values() if entry.status == "valid")
+
+    def admit(self, candidates: Iterable[Candidate]) -> list[Entry]:
+        """Prepare, fold and run once what is new; returns the new entries, whatever their status.
+
+        The first run loads the kernel, and shows a config that is accepted and then refused.
+        """
+        fresh = []
+        for candidate in candidates:
+            if candidate.config not in self.entries:
+                entry = Entry(candidate)
+                self.entries[candidate.config] = entry
+                self._try(entry)
+                fresh.append(entry)
+        return fresh
+
+    def _try(self, entry: Entry) -> None:
+        if entry.candidate.required_workspace > self._bench.gemm.workspace_bytes:
+            entry.status = "refused"
+            entry.reason = f"needs {entry.candidate.required_workspace} bytes of workspace"
+            return
+        try:
+            entry.prepared = self._bench.gemm.prepare(entry.config)
+            entry.launch = self._bench.gemm.fingerprint(entry.prepared)
+            first = self._launches.setdefault(entry.launch.fold, entry)
+            if first is not entry:
+                entry.status, entry.reason = "folded", f"launches the same as {first.name}"
+                return
+            self._bench.gemm.run(entry.prepared)
+        except Refused as refusal:
+            entry.status, entry.reason = "refused", str(refusal)
+
+    def examine(self, entry: Entry) -> None:
+        """Find an entry's output class, whether it equals the baseline's bytes, and its checks.
+
+        Done once, for entries that are fast enough to matter.
+        """
+        if entry.checks or entry.status != "valid":
+            return
+        try:
+            output = self._bench.output_of(entry.prepared)
+            entry.output_class = output_class(output)
+            entry.exact = same_bytes(output, self._bench.expected)
+            entry.checks = run_checks(self._bench, entry.prepared)
+        except Refused as refusal:
+            entry.status, entry.reason = "failed", str(refusal)
