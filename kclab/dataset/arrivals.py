@@ -21,8 +21,10 @@ from kclab.blob.safetensors_file import TENSOR_KEY
 from kclab.core.errors import BlobDamaged, EnvironmentLacking
 from kclab.dataset.source_file import CHUNK, SMALL, Failed, NotFetched, SourceFile, Tensor
 
-Progress = Callable[[int, int], None]
-"""Called with (files, bytes) that were just finished, from any thread."""
+FileProgress = Callable[[int, int], None]
+"""Called with (files done, files in all) now and then, from any thread."""
+REPORT_EVERY = 64
+"""Small files between two reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,14 @@ class Arrivals:
     """Tensors on their way into a blob folder; one use each."""
 
     def __init__(
-        self, folder: BlobFolder, *, link: bool = False, progress: Progress | None = None
+        self, folder: BlobFolder, *, link: bool = False, progress: FileProgress | None = None
     ) -> None:
         self.folder = folder
         self.link = link
         self.outcomes: dict[Source, Outcome] = {}
-        self._progress = progress or (lambda files, nbytes: None)
+        self._progress = progress or (lambda done, total: None)
+        self._done = 0
+        self._total = 0
         self._waiting: dict[str, str] = {}
         """Digest to its file in `blob/tmp`."""
         self._temporaries: set[str] = set()
@@ -66,6 +70,7 @@ class Arrivals:
         wanted: dict[str, list[str]] = {}
         for path, key in sources:
             wanted.setdefault(path, []).append(key)
+        self._total = len(wanted)
         if not wanted:
             return
         self._stem = str(self._batch.temporary()).removesuffix(SUFFIX)
@@ -119,8 +124,14 @@ class Arrivals:
                     self.outcomes[path, key] = self._park(file, found, buffer)
                 else:
                     self.outcomes[path, key] = found
-            self._progress(1, file.size)
+        self._report(file.size > SMALL)
         return True
+
+    def _report(self, large: bool) -> None:
+        with self._lock:
+            self._done += 1
+        if large or self._done % REPORT_EVERY == 0 or self._done == self._total:
+            self._progress(self._done, self._total)
 
     def _park(self, file: SourceFile, tensor: Tensor, buffer: bytearray) -> Outcome:
         """Hash one tensor while it is copied, linked or cloned to a temporary file."""

@@ -46,7 +46,7 @@ def import_root(
     arrivals = Arrivals(
         active.store.blobs,
         link=options.link,
-        progress=lambda files, nbytes: progress("reading", files, nbytes),
+        progress=lambda done, total: progress("reading files", done, total),
     )
     content = Content(root, cases, _known(active, root, options), arrivals)
     try:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kclab.dataset.import_root import import_root
+from kclab.dataset.import_store import find_database, import_store
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress
 from kclab.db.runs import run
 from kclab.db.store import Store
@@ -29,7 +30,12 @@ def import_path(
     options = options or ImportOptions()
     params = {"path": str(path), **{k: v for k, v in asdict(options).items() if v}}
     with run(store, "import", params) as active, _no_cycle_search():
-        summary = import_root(active, path, options, progress or (lambda what, files, nbytes: None))
+        report = progress or (lambda what, done, total: None)
+        database = find_database(path)
+        if database is None:
+            summary = import_root(active, path, options, report)
+        else:
+            summary = import_store(active, path, database, options, report)
         active.finish_as("failed" if summary.refused else "passed", _line(summary))
     return summary
 

@@ -10,7 +10,7 @@ from kclab.core.errors import DatasetRefused
 from kclab.dataset.cases import Refusal
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, files done, bytes done), from any thread."""
+"""Called with (what is being done, how much of it, of how much), from any thread."""
 
 
 @dataclass(frozen=True, slots=True)

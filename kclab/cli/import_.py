@@ -1,0 +1,102 @@
+"""`kclab import`: merge a validated capture, dataset or store into this store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kclab.cli.output import Format, FormatOption, note, print_fields
+from kclab.cli.store import current_store
+from kclab.core.errors import ExitCode
+from kclab.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from kclab.dataset.options import ImportSummary
+
+app = typer.Typer()
+
+
+@app.command()
+def import_command(
+    context: typer.Context,
+    path: Annotated[
+        Path,
+        typer.Argument(help="A capture root, dataset folder, FlashInfer-Trace set, or kclab.db."),
+    ],
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take the good rows of a root that has bad ones.")
+    ] = False,
+    include_unvalidated: Annotated[
+        bool,
+        typer.Option("--include-unvalidated", help="Also take rows no replay judged; marked so."),
+    ] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Hard-link files instead of copying them.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read again what is already here, on both sides.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="As --verify; replace this store's damaged files.")
+    ] = False,
+    definitions: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder of the root's definitions.")
+    ] = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Merge a validated capture, dataset or store into this store, by content, nothing twice.
+
+    All or nothing: a row that no replay passed, or that cannot be read, refuses the whole root and
+    is named by file and line. What is already here is not read again. Exit code: 0 imported,
+    1 something was refused, 3 there was nothing in it.
+
+    Examples: kclab import results/run7 · kclab import ../other/kclab.db
+    · kclab import trace --partial
+    """
+    from kclab.cli.progress import shown_progress
+    from kclab.dataset.importing import import_path
+    from kclab.dataset.options import ImportOptions
+
+    options = ImportOptions(partial, include_unvalidated, link, verify, repair, definitions)
+    with shown_progress() as progress:
+        summary = import_path(current_store(context), path, options, progress=progress)
+    _tell(summary)
+    print_fields(fields(summary, form), form)
+    if summary.refused:
+        raise typer.Exit(int(ExitCode.CHECK_FAILED))
+
+
+def _tell(summary: ImportSummary) -> None:
+    for warning in summary.warnings:
+        note(f"warning: {warning}")
+    for refusal in summary.refused:
+        note(f"refused: {refusal}")
+    for digest in summary.repaired:
+        note(f"repaired: blob {digest}, whose file held something else")
+
+
+def fields(summary: ImportSummary, form: Format) -> dict[str, Any]:
+    """The summary as `name: value`; what is nothing stays out of a person's table."""
+    table = form is Format.TABLE
+    values: dict[str, Any] = {
+        "source": summary.source,
+        "workloads": summary.workloads,
+        "receipts": summary.captures,
+        "replays": summary.replays,
+        "definitions": summary.definitions,
+        "blobs": summary.blobs,
+        "bytes": format_bytes(summary.nbytes) if table else summary.nbytes,
+        "already here": summary.known,
+        "refused": len(summary.refused),
+    }
+    rare = {
+        "unvalidated": summary.unvalidated,
+        "absent blobs": summary.absent,
+        "repaired blobs": len(summary.repaired),
+        "solutions and traces": summary.foreign,
+        "runs": summary.runs,
+        "other rows": summary.other,
+    }
+    return {**values, **{name: value for name, value in rare.items() if value or not table}}
