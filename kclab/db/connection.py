@@ -93,16 +93,23 @@ def database_uri(path: Path, mode: str) -> str:
 def _open_to_look(path: Path) -> sqlite3.Connection:
     """Open read-only, also where the folder lets nobody make the WAL's side files."""
     require_file(path)
-    connection = open_database(path, "ro")
     try:
-        connection.execute("PRAGMA query_only=ON")
-        connection.execute("SELECT count(*) FROM sqlite_master")
-        return connection
+        return _opened_to_look(path, "ro")
     except sqlite3.OperationalError as error:
-        connection.close()
         if _primary(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             raise
     return _open_immutable(path)
+
+
+def _opened_to_look(path: Path, mode: str) -> sqlite3.Connection:
+    connection = open_database(path, mode)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _open_immutable(path: Path) -> sqlite3.Connection:
@@ -114,9 +121,7 @@ def _open_immutable(path: Path) -> sqlite3.Connection:
             f"{path}: its folder is read-only and its last changes are still in {wal.name}; "
             "copy both to a folder that you can write to, and look there."
         )
-    connection = open_database(path, "ro&immutable=1")
-    connection.execute("PRAGMA query_only=ON")
-    return connection
+    return _opened_to_look(path, "ro&immutable=1")
 
 
 @contextmanager
