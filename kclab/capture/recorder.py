@@ -51,6 +51,8 @@ class Recorder:
         self._control = ControlFolder(plan.control)
         self._known = KnownTensors()
         self._selected = lru_cache(maxsize=4096)(self._is_selected)
+        self._engine: str | None = None
+        self._environment: Mapping[str, Any] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -287,18 +289,21 @@ class Recorder:
 
     # The process's life
 
-    def acknowledge(self, engine: str | None = None) -> None:
+    def acknowledge(
+        self, engine: str | None = None, environment: Mapping[str, Any] | None = None
+    ) -> None:
         """Say that this process is armed; every process does, before it captures anything."""
-        self._start(engine)
+        self._engine, self._environment = engine, environment
+        self._start()
 
-    def _start(self, engine: str | None = None) -> None:
+    def _start(self) -> None:
         if self._writer is not None:
             return
         with self._lock:
             if self._writer is not None:
                 return
             process = process_key()
-            self._worker = WorkerEntry(process, now_us(), process_rank(), engine)
+            self._worker = WorkerEntry(process, now_us(), process_rank(), self._engine)
             self._progress = self._control.open_progress(process)
             self._say("armed")
             writer = Writer(
@@ -321,6 +326,7 @@ class Recorder:
                 "acknowledged_us": self._worker.acknowledged_us,
                 "rank": self._worker.rank,
                 "engine": self._worker.engine,
+                "environment": self._environment,
             }
             self._control.write_worker(self._worker.process, facts)
 
@@ -337,19 +343,30 @@ class Recorder:
         )
         confirmation = Rows([entry])
         self._backlog.put(confirmation, 0)
-        drained = confirmation.done.wait(timeout_s)
+        drained = _wait(confirmation.done, self._writer, timeout_s)
         if drained:
             self._say("drained")
         return drained
 
     def close(self, timeout_s: float) -> bool:
         """Drain and end the writer: the process is about to exit."""
+        if self._closed:
+            return True
         self._closed = True
         drained = self.drain(timeout_s)
         if self._writer is not None:
             self._writer.stop()
             self._writer.join(timeout=5)
         return drained
+
+
+def _wait(done: threading.Event, writer: threading.Thread, timeout_s: float) -> bool:
+    """Wait for an event that only a living writer can set."""
+    deadline = time.monotonic() + timeout_s
+    while writer.is_alive() and time.monotonic() < deadline:
+        if done.wait(min(1.0, timeout_s)):
+            return True
+    return done.is_set()
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, TensorFacts | Scalar]:

@@ -1,0 +1,297 @@
+"""`capture run`: start a program with capture inside, wait for it, and judge what was captured."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from kclab.capture.control import ControlFolder
+from kclab.capture.coverage import (
+    NOT_WRITTEN,
+    DefinitionCoverage,
+    run_coverage,
+    uncaptured,
+)
+from kclab.capture.plan import CapturePlan
+from kclab.capture.program import Program, bootstrap_environment, exit_words, require_program
+from kclab.capture.settle import WorkerEnd, adopt_abandoned, settle, wait_for_workers
+from kclab.core.catalog import load_catalog
+from kclab.core.errors import BadUsage, EnvironmentLacking
+from kclab.core.families import FAMILIES, family_of
+from kclab.db.connection import writing
+from kclab.db.rows import add_error
+from kclab.db.runs import ActiveRun, run
+from kclab.db.store import Store
+
+Progress = Callable[[str], None]
+"""Takes one line for the person who waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """What to capture; see `CapturePlan` for each choice's meaning."""
+
+    adapters: tuple[str, ...] = ("torch",)
+    root: str | None = None
+    definitions: tuple[str, ...] = ()
+    definition_folders: tuple[Path, ...] = ()
+    steps: tuple[int, ...] | None = None
+    max_per_axes: int | None = 4
+    max_bytes: int | None = 4 << 30
+    define_missing: bool = False
+    per: str = "variant"
+    on_full: str = "wait"
+    strict: bool = False
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Further facts for each receipt: model, revision, source."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSummary:
+    """What a capture run brought."""
+
+    run_uuid: str
+    status: str
+    """`passed`, `failed`, or `empty` when nothing at all was captured."""
+    exit_code: int
+    """The program's own; negative for a signal."""
+    coverage: Sequence[DefinitionCoverage]
+    problems: Sequence[str]
+    """Why the run failed, one sentence each."""
+    workers: int
+    captures: int
+    stall_us: int
+    """Time that captured calls spent in kclab on the engine's threads, all together."""
+
+    @property
+    def headline(self) -> str:
+        """The run in one line."""
+        definitions = sum(1 for c in self.coverage if c.captured)
+        counts = ((definitions, "definition"), (self.workers, "process"))
+        return ", ".join([f"{self.captures} captured", *(_counted(n, w) for n, w in counts)])
+
+
+def check_options(options: CaptureOptions) -> None:
+    """Raise BadUsage for an adapter, definition or folder that means nothing. Loads no torch."""
+    known = {point.name for point in entry_points(group="kclab.adapters")}
+    for name in options.adapters:
+        if name not in known:
+            raise BadUsage(f"no adapter {name!r}; there are {', '.join(sorted(known))}.")
+    catalog = load_catalog(options.definition_folders)
+    makeable = FAMILIES if options.define_missing else {}
+    for glob in options.definitions:
+        if not any(_may_make(glob, family) for family in makeable):
+            catalog.select([glob])
+
+
+def _may_make(glob: str, family: str) -> bool:
+    """Whether --define-missing could bring a definition of `family` that `glob` matches."""
+    prefix = glob[: min((glob.find(c) for c in "*?[" if c in glob), default=len(glob))]
+    if prefix == glob:
+        return family_of(glob) == family
+    return prefix.startswith(family) or family.startswith(prefix) or fnmatchcase(family, glob)
+
+
+def capture_run(
+    store: Store,
+    options: CaptureOptions,
+    argv: Sequence[str],
+    progress: Progress = lambda line: None,
+) -> CaptureSummary:
+    """Run `argv` with capture installed in every Python process that it starts.
+
+    Raises BadUsage or EnvironmentLacking before anything starts; what goes wrong later is in the
+    summary. Ctrl-C ends the program, keeps what is captured, and goes on as KeyboardInterrupt.
+    """
+    check_options(options)
+    require_program(argv)
+    params = {**asdict(options), "command": list(argv)}
+    with run(store, "capture", params, mode="run") as active:
+        adopt_abandoned(active.connection, store.database)
+        _label(active, options)
+        control = ControlFolder.of(store.database, active.uuid)
+        control.create()
+        try:
+            _require_space(control)
+            plan = make_plan(store, options, argv, active, control)
+            progress(f"capturing into {store.database}, run {active.uuid}")
+            code = _run_program(active, control, argv, bootstrap_environment(plan.save()))
+            summary = _conclude(active, control, plan, code)
+        finally:
+            control.remove()
+        active.finish_as(summary.status, _summary_line(summary))
+    return summary
+
+
+def make_plan(
+    store: Store,
+    options: CaptureOptions,
+    argv: Sequence[str],
+    active: ActiveRun,
+    control: ControlFolder,
+) -> CapturePlan:
+    """The plan that the run's processes read."""
+    return CapturePlan(
+        database=store.database.resolve(),
+        run_id=active.id,
+        run_uuid=active.uuid,
+        control=control.path,
+        adapters=options.adapters,
+        root=options.root,
+        definitions=options.definitions,
+        steps=options.steps,
+        max_per_axes=options.max_per_axes,
+        max_bytes=options.max_bytes,
+        define_missing=options.define_missing,
+        per=options.per,
+        on_full=options.on_full,
+        strict=options.strict,
+        definition_folders=tuple(folder.resolve() for folder in options.definition_folders),
+        provenance={"engine": "pytorch", "server_command": list(argv), **options.provenance},
+    )
+
+
+def _label(active: ActiveRun, options: CaptureOptions) -> None:
+    with writing(active.connection) as connection:
+        connection.executemany(
+            "INSERT INTO run_tag(run_id, tag) VALUES (?,?) ON CONFLICT DO NOTHING",
+            [(active.id, tag) for tag in options.tags],
+        )
+        connection.execute("UPDATE run SET note = ? WHERE id = ?", (options.note, active.id))
+
+
+def _require_space(control: ControlFolder) -> None:
+    if control.free_bytes() == 0:
+        raise EnvironmentLacking(
+            f"{control.path.parent.parent}: the disk is full; free some space, or choose another "
+            "store with --db."
+        )
+
+
+def _run_program(
+    active: ActiveRun, control: ControlFolder, argv: Sequence[str], environment: dict[str, str]
+) -> int:
+    program = Program(argv, environment)
+    try:
+        return program.wait(lambda: not _fatal(control))
+    except BaseException as error:
+        program.end(signal.SIGINT if type(error) is KeyboardInterrupt else signal.SIGTERM)
+        wait_for_workers(control, seconds=5, tick=lambda: None)
+        settle(active.connection, active.id, control)
+        active.summary = f"interrupted, {_captures(active)[0]} captured"
+        raise
+
+
+def _fatal(control: ControlFolder) -> list[str]:
+    return [str(f["message"]) for f in control.failures().values() if f.get("fatal")]
+
+
+def _conclude(
+    active: ActiveRun, control: ControlFolder, plan: CapturePlan, code: int
+) -> CaptureSummary:
+    if not _fatal(control):
+        wait_for_workers(control, tick=lambda: None)
+    ends = settle(active.connection, active.id, control)
+    coverage = run_coverage(active.connection, active.id)
+    captures, stall = _captures(active)
+    problems = _problems(active, control, code, ends)
+    problems += _coverage_problems(coverage, plan, installed=bool(ends))
+    failed = bool(problems) and (captures or code or control.failures())
+    return CaptureSummary(
+        run_uuid=active.uuid,
+        status="failed" if failed else "passed" if captures else "empty",
+        exit_code=code,
+        coverage=coverage,
+        problems=problems,
+        workers=len(ends),
+        captures=captures,
+        stall_us=stall,
+    )
+
+
+def _problems(
+    active: ActiveRun, control: ControlFolder, code: int, ends: Sequence[WorkerEnd]
+) -> list[str]:
+    problems = []
+    with writing(active.connection) as connection:
+        for process, failure in control.failures().items():
+            message = f"process {process}: {failure['message']}"
+            problems.append(message)
+            add_error(
+                connection,
+                active.id,
+                "capture",
+                "install" if failure.get("fatal") else "write",
+                message,
+                traceback=failure.get("traceback"),
+            )
+    if code and not _fatal(control):
+        problems.append(f"the program ended with {exit_words(code)}.")
+    return problems + [problem for end in ends if (problem := end.problem())]
+
+
+def _coverage_problems(
+    coverage: Sequence[DefinitionCoverage], plan: CapturePlan, *, installed: bool
+) -> list[str]:
+    if not installed:
+        return ["no process of the program imported torch with capture installed."]
+    unwritten = [
+        f"{c.name}: {count} captures {reason}."
+        for c in coverage
+        for reason, count in c.skipped.items()
+        if reason.startswith(NOT_WRITTEN)
+    ]
+    if not any(c.seen or c.skipped for c in coverage):
+        return [*unwritten, "no call that an adapter knows was seen."]
+    silent = uncaptured(coverage, plan.definitions)
+    if plan.definitions and not any(c.captured for c in coverage):
+        silent = [f"0 of {len(plan.definitions)} requested definitions captured.", *silent]
+    return unwritten + silent
+
+
+def _captures(active: ActiveRun) -> tuple[int, int]:
+    row = active.connection.execute(
+        "SELECT count(*), coalesce(sum(stall_us), 0) FROM capture WHERE run_id = ?", (active.id,)
+    ).fetchone()
+    return int(row[0]), int(row[1])
+
+
+def _counted(number: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
+def _summary_line(summary: CaptureSummary) -> str:
+    return "; ".join([summary.headline, *summary.problems[:1]]).rstrip(".")
+
+
+def parse_steps(text: str | None) -> tuple[int, ...] | None:
+    """`0,4,7` as numbers, None for None or `all`; raises BadUsage for anything else."""
+    if text is None or text.strip() == "all":
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadUsage(f"--steps {text!r}: write step numbers from 0 with commas, as 0,4,7.")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_facts(pairs: Sequence[str]) -> dict[str, Any]:
+    """`name=value` pairs as receipt facts; values that are JSON are taken as such."""
+    facts: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise BadUsage(f"--fact {pair!r}: write name=value, as model=Qwen/Qwen-Image-2.1.")
+        try:
+            facts[name] = json.loads(value)
+        except ValueError:
+            facts[name] = value
+    return facts

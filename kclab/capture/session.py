@@ -1,0 +1,84 @@
+"""Capture inside one process of the target program: from the plan to the last drain."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from dataclasses import dataclass
+
+from kclab.capture.adapters import load_adapters
+from kclab.capture.control import ControlFolder, process_key
+from kclab.capture.plan import CapturePlan
+from kclab.capture.recorder import Recorder
+from kclab.capture.tap import Tap
+from kclab.core.catalog import load_catalog
+from kclab.core.environment import environment_facts
+from kclab.core.times import now_us
+
+DRAIN_SECONDS = 600.0
+"""How long an exiting process waits for its last captures to reach the disk."""
+
+
+@dataclass(slots=True)
+class Session:
+    """This process's armed capture."""
+
+    plan: CapturePlan
+    recorder: Recorder
+    tap: Tap
+    process: int
+    """Its pid: a fork's child has the object, and another pid."""
+
+
+class _Current:
+    session: Session | None = None
+
+
+def current_session() -> Session | None:
+    """The session of this process, None where nothing captures."""
+    return _Current.session
+
+
+def start_from_environment() -> Session | None:
+    """Start what KCLAB_CAPTURE_PLAN names; None where it names nothing."""
+    plan = CapturePlan.from_environment()
+    return None if plan is None else start(plan)
+
+
+def start(plan: CapturePlan) -> Session:
+    """Arm capture in this process and acknowledge the plan; a second call changes nothing.
+
+    Raises what an adapter, a definition or the store has against it.
+    """
+    if _Current.session is not None:
+        return _Current.session
+    control = ControlFolder(plan.control)
+    control.write_worker(process_key(), {"state": "installing", "started_us": now_us()})
+    recorder = Recorder(plan)
+    adapters = load_adapters(plan.adapters)
+    tap = Tap(plan, recorder, adapters, load_catalog(plan.definition_folders))
+    tap.arm()
+    recorder.acknowledge(engine=_engine(plan), environment=environment_facts())
+    _Current.session = Session(plan, recorder, tap, os.getpid())
+    _drain_at_every_exit(recorder)
+    return _Current.session
+
+
+def _engine(plan: CapturePlan) -> str:
+    return str(plan.provenance.get("engine", "pytorch"))
+
+
+def _drain_at_every_exit(recorder: Recorder) -> None:
+    """Interpreter exit, multiprocessing children (which skip atexit), and forks."""
+    from multiprocessing import util
+
+    def close() -> None:
+        recorder.close(DRAIN_SECONDS)
+
+    def in_child(_: object) -> None:
+        # multiprocessing forgets finalizers at a child's start, so they are made there.
+        util.Finalize(None, close, exitpriority=-100)
+
+    atexit.register(close)
+    os.register_at_fork(after_in_child=recorder.after_fork)
+    util.register_after_fork(recorder, in_child)

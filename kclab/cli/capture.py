@@ -1,0 +1,155 @@
+"""`kclab capture`: take operator calls out of a running program."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kclab.cli.options import size_option
+from kclab.cli.output import note
+from kclab.cli.store import current_store
+from kclab.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from kclab.capture.service import CaptureSummary
+
+app = typer.Typer(no_args_is_help=True, help="Capture operator calls out of a running program.")
+
+
+@app.callback()
+def capture() -> None:
+    """Capture operator calls out of a running program."""
+
+
+class Per(StrEnum):
+    """What counts as one capture within a step."""
+
+    VARIANT = "variant"
+    SITE = "site"
+
+
+class OnFull(StrEnum):
+    """What a full queue does."""
+
+    WAIT = "wait"
+    DROP = "drop"
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Examples: kclab capture run -- python train.py · "
+    "kclab capture run --adapter qwen-image --steps 0,4,7 -- python generate.py · "
+    "kclab capture run --definition 'dense_gemm_bf16_*' --define-missing -- python serve.py",
+)
+def run(
+    context: typer.Context,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The program, as you start it.")
+    ],
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="What to look for: torch (the default), qwen-image, …; repeatable."),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Module class whose calls are the steps."),
+    ] = None,
+    definition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Only these definitions; each must be captured."),
+    ] = None,
+    definitions: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Definitions besides kclab's own; repeatable."),
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="N,N…", help="Steps to capture, as 0,4,7; else all.")
+    ] = None,
+    max_per_axes: Annotated[
+        int,
+        typer.Option(metavar="K", min=0, help="Captures per definition and sizes; 0: no limit."),
+    ] = 4,
+    max_bytes: Annotated[
+        int, size_option("--max-bytes", help="New bytes over all processes: 4GiB, 500MB.")
+    ] = 4 << 30,
+    define_missing: Annotated[
+        bool, typer.Option("--define-missing", help="Make definitions for shapes without one.")
+    ] = False,
+    per: Annotated[
+        Per, typer.Option(help="One capture per variant (shape), or per site (each module).")
+    ] = Per.VARIANT,
+    on_full: Annotated[
+        OnFull, typer.Option(help="When the queue is full: hold the program, or drop and count.")
+    ] = OnFull.WAIT,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Raise capture errors into the program.")
+    ] = False,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For each receipt: model, revision, source…"),
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Label the run; repeatable.")] = None,
+    remark: Annotated[str | None, typer.Option("--note", help="A remark on the run.")] = None,
+) -> None:
+    """Start a program and capture the operator calls that it makes.
+
+    The program's own output passes through untouched; what kclab says goes to stderr.
+    """
+    from kclab.capture.service import CaptureOptions, capture_run, parse_facts, parse_steps
+
+    options = CaptureOptions(
+        adapters=tuple(adapter or ("torch",)),
+        root=root,
+        definitions=tuple(definition or ()),
+        definition_folders=tuple(definitions or ()),
+        steps=parse_steps(steps),
+        max_per_axes=max_per_axes or None,
+        max_bytes=max_bytes,
+        define_missing=define_missing,
+        per=per.value,
+        on_full=on_full.value,
+        strict=strict,
+        tags=tuple(tag or ()),
+        note=remark,
+        provenance=parse_facts(fact or ()),
+    )
+    summary = capture_run(current_store(context), options, command, note)
+    _report(summary)
+    raise typer.Exit(int(_exit_code(summary)))
+
+
+def _exit_code(summary: CaptureSummary) -> ExitCode:
+    codes = {"passed": ExitCode.OK, "empty": ExitCode.NOTHING}
+    return codes.get(summary.status, ExitCode.CHECK_FAILED)
+
+
+def _report(summary: CaptureSummary) -> None:
+    """Coverage and verdict on stderr: stdout belongs to the program that ran."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if summary.coverage:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("definition", overflow="fold")
+        for heading in ("seen", "captured", "repeats"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("skipped", overflow="fold")
+        for row in summary.coverage:
+            counts = (row.seen, row.captured, row.duplicates)
+            cells = [Text(row.name), *(Text(f"{n:,}") for n in counts), Text(row.reasons() or "-")]
+            table.add_row(*cells)
+        Console(stderr=True, highlight=False).print(table)
+    style = {"passed": "green", "empty": "yellow"}.get(summary.status, "red")
+    console.print(f"[{style}]{summary.status}[/]", end=" ")
+    console.print(f"run {summary.run_uuid}: {summary.headline}", markup=False)
+    for problem in summary.problems:
+        console.print(problem, markup=False)
+    if summary.captures:
+        console.print(f"engine stalled {summary.stall_us / 1000:,.1f} ms in all", markup=False)
+        console.print(f"next: kclab replay --run {summary.run_uuid[:13]}", markup=False)
