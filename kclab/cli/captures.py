@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,7 @@ from kclab.cli.show import (
     short_run,
     show_axes,
     show_local,
+    show_module,
     show_place,
     show_shape,
     show_time,
@@ -55,11 +57,11 @@ COLUMNS = (
     Column("definition", middle=True),
     Column("run", show=short_run, hidden=True),
     Column("place", "where", middle=True),
+    Column("step", right=True, sparse=True),
+    Column("rank", right=True, sparse=True),
     Column("module_path", hidden=True),
     Column("operation", hidden=True),
-    Column("step", hidden=True),
     Column("variant", hidden=True),
-    Column("rank", hidden=True),
     Column("request_id", hidden=True),
     Column("device", hidden=True),
     Column("axes", show=show_axes, hidden=True),
@@ -76,19 +78,20 @@ OUTPUT_COLUMNS = (
     Column("shape", show=show_shape),
     Column("nbytes", "size", show=format_bytes, right=True),
     Column("sha256", "digest", show=short),
+    Column("state", "bytes"),
 )
 DIFF_COLUMNS = (
     Column("match", "differs"),
     Column("definition", middle=True),
     Column("place", "where", middle=True),
+    Column("step", right=True, sparse=True),
+    Column("rank", right=True, sparse=True),
     Column("differing", "in", show=", ".join, wide=True, sparse=True),
     Column("a", show=short),
     Column("b", show=short),
     Column("module_path", hidden=True),
     Column("operation", hidden=True),
-    Column("step", hidden=True),
     Column("variant", hidden=True),
-    Column("rank", hidden=True),
     Column("workload_a", hidden=True),
     Column("workload_b", hidden=True),
 )
@@ -112,7 +115,7 @@ def list_command(
         wanted = CaptureFilter(definition or (), run_id, since, until, by, limit)
         rows = list_captures(connection, wanted)
         total = count_captures(connection, wanted) if len(rows) == limit else len(rows)
-    shown = [{**dated(row, "captured", "arrived"), "place": show_place(row)} for row in rows]
+    shown = [{**dated(row, "captured", "arrived"), "place": show_module(row)} for row in rows]
     print_rows(shown, COLUMNS, form, empty="no capture matches.")
     if total > len(rows):
         note(f"{len(rows):,} of {total:,} captures; -n shows more.")
@@ -127,8 +130,15 @@ def show(
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Show one capture: where and when, its outputs, its receipt."""
-    with closing(current_store(context).read()) as connection:
+    from kclab.blob.state import blob_state
+
+    store = current_store(context)
+    with closing(store.read()) as connection:
         details = capture_details(connection, find_by_prefix(connection, "capture", capture))
+    for tensor in details["outputs"]:
+        tensor["state"] = blob_state(
+            store.blobs, tensor["sha256"], tensor["nbytes"], present=bool(tensor.pop("present"))
+        ).value
     if form is Format.JSON:
         print_json(dated(details, "captured", "arrived"))
     elif form is Format.CSV:
@@ -208,7 +218,7 @@ def _diff_row(match: SiteMatch, inputs: list[str]) -> dict[str, Any]:
         "workload_a": match.a and match.a.workload,
         "workload_b": match.b and match.b.workload,
     }
-    return {**fields, "place": show_place(fields)}
+    return {**fields, "place": show_module(fields)}
 
 
 def _conclude(matches: list[SiteMatch], a: str, b: str) -> None:
@@ -219,7 +229,7 @@ def _conclude(matches: list[SiteMatch], a: str, b: str) -> None:
     differing = (Match.OUTPUTS_DIFFER, Match.INPUTS_DIFFER)
     first = next((match for match in matches if match.match in differing), None)
     if first is not None:
-        fields = _diff_row(first, [])
-        note(f"first difference: {first.match} at {fields['place']} ({fields['definition']}).")
+        place = show_place(asdict(first.place))
+        note(f"first difference: {first.match} at {place} ({first.place.definition}).")
     if len(matches) > counts[Match.IDENTICAL]:
         raise typer.Exit(int(ExitCode.CHECK_FAILED))

@@ -12,9 +12,10 @@ from typing import Any
 import typer
 
 from kclab.cli.output import Column, Format, note, print_rows
-from kclab.cli.show import short, short_run, show_place
+from kclab.cli.show import short, short_run, show_module
 from kclab.core.errors import ExitCode, NothingMatched
-from kclab.db.queries.run_compare import Change, Compared, compare_runs
+from kclab.db.queries.compared import Change, Compared
+from kclab.db.queries.run_compare import compare_runs
 from kclab.db.queries.run_diff import run_differences, run_facts
 
 COLUMNS = (
@@ -23,8 +24,8 @@ COLUMNS = (
     Column("name", "definition", middle=True),
     Column("workload", show=short, sparse=True),
     Column("place", "where", middle=True, sparse=True),
-    Column("step", right=True, hidden=True),
-    Column("rank", right=True, hidden=True),
+    Column("step", right=True, sparse=True),
+    Column("rank", right=True, sparse=True),
     Column("before", wide=True),
     Column("after", wide=True),
 )
@@ -66,9 +67,7 @@ def _check_environments(
         return
     facts = [{"environment": run_facts(connection, run)["environment"]} for run in (a, b)]
     told = ", ".join(
-        f"{row['name']} {_text(row['a'])} / {_text(row['b'])}"
-        for row in run_differences(*facts)
-        if row["name"] != "sha256"
+        f"{row['name']} {_text(row['a'])} / {_text(row['b'])}" for row in run_differences(*facts)
     )
     if not any_environment:
         raise NothingMatched(
@@ -80,7 +79,7 @@ def _check_environments(
 
 def _row(one: Compared) -> dict[str, Any]:
     fields = asdict(one)
-    return {**fields, "place": show_place(fields) or None}
+    return {**fields, "place": show_module(fields) or None}
 
 
 def print_differences(a: str, b: str, rows: Sequence[Mapping[str, Any]], form: Format) -> None:

@@ -90,15 +90,13 @@ def print_run(details: Mapping[str, Any], form: Format) -> None:
 
 def _head(details: Mapping[str, Any]) -> dict[str, Any]:
     exit_code = "" if details["exit_code"] is None else f" (exit {details['exit_code']})"
-    end = details["finished_us"] or details["heartbeat_us"]
-    took = format_duration((end - details["started_us"]) / 1e6)
     head = {
         "run": details["uuid"],
         "command": " ".join(filter(None, (details["command"], details["mode"]))),
         "status": f"{details['status']}{exit_code}",
         "summary": details["summary"],
         "started": show_local(details["started_us"]),
-        "took": took if details["finished_us"] else f"{took} so far",
+        "took": _took(details),
         "typed": shlex.join(str(word) for word in details["argv"]),
         "produced": _products(details["products"]),
         "tags": " ".join(details["tags"]),
@@ -109,6 +107,14 @@ def _head(details: Mapping[str, Any]) -> dict[str, Any]:
         "parts": " ".join(short_run(uuid) for uuid in details["children"]),
     }
     return {name: value for name, value in head.items() if value}
+
+
+def _took(details: Mapping[str, Any]) -> str:
+    end = details["finished_us"] or details["heartbeat_us"]
+    took = format_duration((end - details["started_us"]) / 1e6)
+    if details["finished_us"]:
+        return took
+    return f"{took} so far" if details["status"] == "running" else f"at least {took}"
 
 
 def _products(products: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +32,9 @@ from kclab.cli.store import current_store
 from kclab.core.errors import BadUsage, NothingMatched
 from kclab.core.units import format_bytes, format_duration
 from kclab.db.queries.runs import RunFilter, count_runs, find_run, list_runs
+
+if TYPE_CHECKING:
+    from kclab.db.removal import Removal
 
 app = typer.Typer(no_args_is_help=True, help="List, show, compare and label runs.")
 
@@ -69,7 +72,7 @@ COLUMNS = (
     Column("finished_us", "finished", show=show_time, hidden=True),
     Column("took_us", "took", show=lambda us: format_duration(us / 1e6), right=True),
     Column("exit_code", "exit", right=True, hidden=True),
-    Column("tags", show=" ".join, sparse=True),
+    Column("tags", show=lambda tags: " ".join(tags) or "-", sparse=True, wide=True),
     Column("summary", wide=True),
     Column("note", hidden=True, wide=True),
     Column("host", hidden=True),
@@ -248,7 +251,7 @@ def rm(
 
     if bool(runs) == (before is not None):
         raise BadUsage("name the runs to remove, or --before WHEN.")
-    show_range(None, before) if before is not None else None
+    show_range(None, before)
     with closing(current_store(context).write()) as connection:
         found = [find_run(connection, text) for text in runs or ()]
         ids = removable_runs(connection, found, before)
@@ -261,24 +264,24 @@ def rm(
     note("removed; `kclab db gc` frees the bytes." if plan.blobs else "removed.")
 
 
-def _told(plan: Any) -> list[str]:
-    parts = [
-        (plan.captures, "capture"),
-        (plan.workloads, "workload that nothing else captured"),
-        (plan.verdicts, "verdict"),
-        (plan.foreign_verdicts, "verdict of other runs on these captures"),
-        (plan.measurements, "measurement"),
-    ]
-    lines = [f"to remove: {counted(plan.runs, 'run')}"]
-    for count, noun in parts:
-        if count:
-            lines.append(
-                f"  {counted(count, noun)}" if " " not in noun else f"  {count:,} x {noun}"
-            )
+def _told(plan: Removal) -> list[str]:
+    parts = (
+        ("capture", plan.captures),
+        ("workload", plan.workloads),
+        ("verdict", plan.verdicts),
+        ("verdict", plan.foreign_verdicts),
+        ("measurement", plan.measurements),
+        ("result", plan.results),
+    )
+    told = [counted(count, noun) for noun, count in parts]
+    told[1] += " that nothing else captured"
+    told[3] += " of other runs on these captures"
+    told[5] += " of a search"
+    lines = [f"  {line}" for line, (_, count) in zip(told, parts, strict=True) if count]
     if plan.blobs:
         size = format_bytes(plan.nbytes)
         lines.append(f"  {counted(plan.blobs, 'blob')} ({size}) left for `kclab db gc`")
-    return lines
+    return [f"to remove: {counted(plan.runs, 'run')}", *lines]
 
 
 def _confirm() -> None:

@@ -55,10 +55,8 @@ def show_shape(shape: list[int] | str) -> str:
 
 
 def show_ms(milliseconds: float) -> str:
-    """A measured time with four digits, or whole milliseconds from 10 s on."""
-    if milliseconds >= 10_000:
-        return f"{milliseconds:,.0f}"
-    return f"{milliseconds:#.4g}".removesuffix(".")
+    """A measured time with four digits, or whole milliseconds from 1 s on."""
+    return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:#.4g}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -66,12 +64,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def show_place(place: Mapping[str, Any]) -> str:
-    """Where in a model: `blocks.0.attn.to_q step 4 rank 1`.
-
-    Where no module is known, the operation and the variant tell it.
-    """
+def show_module(place: Mapping[str, Any]) -> str:
+    """Which module: `blocks.0.attn.to_q`; where none is known, the operation and the variant."""
     variant = place.get("variant") or ""
-    parts = [place["module_path"] or f"{place['operation'] or ''} {variant}".strip()]
-    parts += [f"{name} {place[name]}" for name in ("step", "rank") if place[name] is not None]
-    return " ".join(parts).strip()
+    return place["module_path"] or f"{place['operation'] or ''} {variant}".strip()
+
+
+def show_place(place: Mapping[str, Any]) -> str:
+    """Where in a model, in one phrase: `blocks.0.attn.to_q step 4 rank 1`."""
+    steps = [f"{name} {place[name]}" for name in ("step", "rank") if place[name] is not None]
+    return " ".join([show_module(place), *steps]).strip()
+
+
+def show_error(value: float) -> str:
+    """An error's size: `2.5e-01`, `0`."""
+    return f"{value:.1e}" if value else "0"

@@ -34,8 +34,9 @@ from kclab.cli.show import (
     short,
     short_run,
     show_axes,
+    show_error,
     show_local,
-    show_place,
+    show_module,
     show_shape,
     show_time,
 )
@@ -72,6 +73,8 @@ CAPTURE_COLUMNS = (
     Column("uuid", "capture", show=short),
     Column("run", show=short_run),
     Column("place", "where", middle=True),
+    Column("step", right=True, sparse=True),
+    Column("rank", right=True, sparse=True),
     Column("outputs", right=True, sparse=True),
     Column("captured_us", "captured", show=show_time),
 )
@@ -81,9 +84,8 @@ VERDICT_COLUMNS = (
     Column("capture", show=short, sparse=True),
     Column("device", sparse=True),
     Column("mismatched", "off", show=format_count, right=True, sparse=True),
-    Column("max_abs", "max error", show=lambda value: f"{value:.2e}", right=True, sparse=True),
+    Column("max_abs", "max error", show=show_error, right=True, sparse=True),
     Column("started_us", "when", show=show_time),
-    Column("reason", wrap=True, sparse=True),
 )
 
 
@@ -132,9 +134,7 @@ def show(
     store = current_store(context)
     with closing(store.read()) as connection:
         details = workload_details(connection, find_by_prefix(connection, "workload", workload))
-    tensors = [t for t in details["inputs"] if t["sha256"]]
-    tensors += [t for group in details["outputs"] for t in group["tensors"]]
-    for tensor in tensors:
+    for tensor in _tensors(details):
         tensor["state"] = blob_state(
             store.blobs, tensor["sha256"], tensor["nbytes"], present=bool(tensor.pop("present"))
         ).value
@@ -148,6 +148,11 @@ def show(
 
 def _several(count: int) -> int | None:
     return count if count > 1 else None
+
+
+def _tensors(details: Mapping[str, Any]) -> list[dict[str, Any]]:
+    inputs = [tensor for tensor in details["inputs"] if tensor["sha256"]]
+    return inputs + [tensor for group in details["outputs"] for tensor in group["tensors"]]
 
 
 def _dated_deep(details: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +205,7 @@ def _captures(details: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **row,
-            "place": show_place(row),
+            "place": show_module(row),
             "outputs": number.get(row["uuid"]) if len(details["outputs"]) > 1 else None,
         }
         for row in details["captures"]
@@ -213,9 +218,10 @@ def _findings(details: Mapping[str, Any]) -> Iterable[str]:
             f"the same inputs gave {len(details['outputs'])} different outputs: look at where "
             "(another kernel, a race, an engine's change) with `kclab captures diff RUN RUN`"
         )
-    tensors = [t for t in details["inputs"] if t["sha256"]]
-    tensors += [t for group in details["outputs"] for t in group["tensors"]]
-    for tensor in tensors:
+    reason = next((row["reason"] for row in details["verdicts"] if row["reason"]), None)
+    if reason:
+        yield reason
+    for tensor in _tensors(details):
         if tensor["state"] in ("missing", "damaged"):
             yield (
                 f"{tensor['name']}: its blob {short(tensor['sha256'])} is {tensor['state']}; "
