@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import typer
 
 from kclab.cli.output import Column, Format, heading, note, print_rows, printable
-from kclab.cli.show import counted, short, short_run
+from kclab.cli.show import short, short_run
 from kclab.core.units import format_duration
 from kclab.db.queries.replays import replay_verdicts
 from kclab.db.rows import OracleVerdict, ReplayRow
@@ -19,6 +20,10 @@ from kclab.replay import ReplaySummary
 
 SHOWN = 12
 """Failures and weak passes written out; the others are counted."""
+SKIPPED_SHOWN = 3
+"""Skipped workloads named for each reason."""
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def number(value: float) -> str:
@@ -76,12 +81,13 @@ def print_page(summary: ReplaySummary, path: Path | None, *, oracle: bool) -> No
         row["oracle"] = ", ".join(f"{who} {count}" for who, count in counts) or None
     print_rows(rows, columns, Format.TABLE)
     for failure in summary.failures[:SHOWN]:
-        _print_failure(failure, path, oracle)
+        _print_failure(failure, short_run(summary.run), path, oracle)
     not_shown = summary.count("failed") + summary.count("error") - SHOWN
     if not_shown > 0:
         where = f"kclab runs show {short_run(summary.run)}"
-        typer.echo(f"\n… and {counted(not_shown, 'more')[:-1]} not passed: {where}")
+        typer.echo(f"\n… and {not_shown:,} more that did not pass: {where}")
     _print_warned(summary)
+    _print_skipped(summary)
     note(_ending(summary))
 
 
@@ -97,21 +103,20 @@ def _print_notes(summary: ReplaySummary) -> None:
         note(f"note: {text}")
 
 
-def _print_failure(row: ReplayRow, path: Path | None, oracle: bool) -> None:
-    heading(f"{row.status.upper()}  {row.definition}  {short(row.subject)}")
-    reasons = [o.reason for o in row.outputs if not o.passed]
+def _print_failure(row: ReplayRow, run: str, path: Path | None, oracle: bool) -> None:
+    heading(f"{row.status.upper()}  {row.definition}  {_name(row)}")
     lines = [f"{o.name}: {o.reason}" for o in row.outputs if not o.passed]
-    if not reasons and row.reason:
+    if not lines and row.reason:
         lines = [row.reason]
     lines += [f"{row.outputs[i].name}: {oracle_line(v)}" for i, v in enumerate(row.oracle)]
     if row.origin and row.origin not in (row.reason or ""):
         lines.append(f"at {row.origin}")
-    lines += [f"next: {step}" for step in _next_steps(row, path, oracle)]
+    lines += [f"next: {step}" for step in _next_steps(row, run, path, oracle)]
     for line in lines:
         typer.echo(f"  {printable(line)}")
 
 
-def _next_steps(row: ReplayRow, path: Path | None, oracle: bool) -> list[str]:
+def _next_steps(row: ReplayRow, run: str, path: Path | None, oracle: bool) -> list[str]:
     steps = []
     where = f" {path}" if path else ""
     if row.status == "failed" and not oracle and row.outputs:
@@ -119,7 +124,7 @@ def _next_steps(row: ReplayRow, path: Path | None, oracle: bool) -> list[str]:
     if path is None and (row.traceback or row.status == "failed"):
         steps.append(f"kclab workloads show {short(row.subject)}")
     if row.traceback:
-        steps.append("kclab runs show last  (the reference's traceback and output)")
+        steps.append(f"kclab runs show {run}  (the reference's traceback and output)")
     return steps
 
 
@@ -133,12 +138,29 @@ def oracle_line(verdict: OracleVerdict) -> str:
         "both": "both are off",
         "neither": "neither is off by more than rounding",
     }
+    if verdict.engine_rms_ulp is None:
+        differs = verdict.metrics or {}
+        return (
+            f"{texts[verdict.verdict]}; elements unlike the float64 run's:"
+            f" engine {differs.get('engine_differs')}, reference {differs.get('reference_differs')}"
+        )
     distances = (
-        f"distance to float64 in ulp (RMS, max): engine {_ulps(verdict, 'engine')},"
+        f"distance to float64 in ulp (RMS / max): engine {_ulps(verdict, 'engine')},"
         f" reference {_ulps(verdict, 'reference')}"
     )
-    bound = f"; rounding alone may reach {verdict.bound_ulp:.3g}" if verdict.bound_ulp else ""
-    return f"{texts[verdict.verdict]}; {distances}{bound}"
+    bound = f"; rounding explains about {verdict.bound_ulp:.3g}" if verdict.bound_ulp else ""
+    details = [_detail(side, verdict) for side in ("engine", "reference")]
+    return f"{texts[verdict.verdict]}; {distances}{bound}{''.join(details)}"
+
+
+def _detail(side: str, verdict: OracleVerdict) -> str:
+    found = (verdict.metrics or {}).get(side)
+    if not found:
+        return ""
+    return (
+        f"; {side}: {found['why']}, worst at {found['index']}: {found['value']}"
+        f" where float64 gives {found['truth']}"
+    )
 
 
 def _ulps(verdict: OracleVerdict, side: str) -> str:
@@ -146,15 +168,30 @@ def _ulps(verdict: OracleVerdict, side: str) -> str:
     return " / ".join("not finite" if value is None else f"{value:.3g}" for value in values)
 
 
+def _name(row: ReplayRow) -> str:
+    """The workload's short uuid; a refused line that has none shows where it is in its reason."""
+    return short(row.subject) if UUID.fullmatch(row.subject) else ""
+
+
 def _print_warned(summary: ReplaySummary) -> None:
-    if not summary.warned:
-        return
     total = sum(tally.warned for tally in summary.definitions.values())
-    heading(f"{counted(total, 'pass').replace('passs', 'passes')} that prove little")
+    if not total:
+        return
+    heading(f"{total:,} {'pass proves' if total == 1 else 'passes prove'} little")
     for row in summary.warned[:SHOWN]:
-        typer.echo(f"  {row.definition}  {short(row.subject)}  {printable(row.warning or '')}")
+        typer.echo(f"  {row.definition}  {_name(row)}  {printable(row.warning or '')}")
     if total > SHOWN:
-        typer.echo(f"  … and {total - SHOWN} more")
+        typer.echo(f"  … and {total - SHOWN:,} more")
+
+
+def _print_skipped(summary: ReplaySummary) -> None:
+    for reason, rows in summary.skipped.items():
+        heading(f"{len(rows):,} skipped: {reason}")
+        for row in rows[:SKIPPED_SHOWN]:
+            where = f"  at {row.origin}" if row.origin else ""
+            typer.echo(f"  {row.definition}  {_name(row)}{printable(where)}")
+        if len(rows) > SKIPPED_SHOWN:
+            typer.echo(f"  … and {len(rows) - SKIPPED_SHOWN:,} more")
 
 
 def _ending(summary: ReplaySummary) -> str:

@@ -64,7 +64,7 @@ class Judge:
         reference = self._reference(task.definition)
         definition = reference.definition
         inputs = self._inputs(definition, task.inputs)
-        settle()
+        settle(self.device)
         returned = reference(inputs)
         del inputs
         tolerances = self._tolerance(definition)
@@ -121,16 +121,17 @@ class Judge:
 
         inputs = self._inputs(reference.definition, task.inputs)
         engine = {name: self.loader.load(stored) for name, stored in task.outputs.items()}
-        return who_is_wrong(reference, inputs, engine, returned)
+        tolerances = self._tolerance(reference.definition)
+        return who_is_wrong(reference, inputs, engine, returned, tolerances)
 
 
-def settle() -> None:
+def settle(device: str) -> None:
     """Undo what an earlier reference may have changed for the whole process; seed the generator."""
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     # Not torch.manual_seed: without a GPU it keeps a stack trace of every call for later.
     torch.default_generator.manual_seed(0)
-    if torch.cuda.is_initialized():
+    if device.startswith("cuda"):
         torch.cuda.manual_seed_all(0)
 
 

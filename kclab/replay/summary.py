@@ -58,6 +58,8 @@ class ReplaySummary:
     definitions: dict[str, DefinitionTally] = field(default_factory=dict)
     failures: list[ReplayRow] = field(default_factory=list)
     """The first KEPT_FAILURES verdicts that are `failed` or `error`."""
+    skipped: dict[str, list[ReplayRow]] = field(default_factory=dict)
+    """The first skipped rows of each reason."""
     warned: list[ReplayRow] = field(default_factory=list)
     """The first passes that prove little."""
     lacking: int = 0
@@ -73,6 +75,10 @@ class ReplaySummary:
             self.lacking += lacking
             if len(self.failures) < KEPT_FAILURES:
                 self.failures.append(row)
+        elif row.status == "skipped":
+            rows = self.skipped.setdefault(row.reason or "", [])
+            if len(rows) < KEPT_FAILURES:
+                rows.append(row)
         elif row.warning and len(self.warned) < KEPT_FAILURES:
             self.warned.append(row)
 
