@@ -54,7 +54,7 @@ app = typer.Typer(no_args_is_help=True, help="List receipts; find where two runs
 COLUMNS = (
     Column("uuid", "capture", show=short),
     Column("workload", show=short),
-    Column("definition", middle=True),
+    Column("definition", first=True),
     Column("run", show=short_run, hidden=True),
     Column("place", "where", middle=True),
     Column("step", right=True, sparse=True),
@@ -82,7 +82,7 @@ OUTPUT_COLUMNS = (
 )
 DIFF_COLUMNS = (
     Column("match", "differs"),
-    Column("definition", middle=True),
+    Column("definition", first=True),
     Column("place", "where", middle=True),
     Column("step", right=True, sparse=True),
     Column("rank", right=True, sparse=True),

@@ -8,9 +8,9 @@ one into what a person reads in a table. What programs get in JSON and CSV:
 - sizes in bytes, lengths of time in seconds or as the key says, uuids and digests whole;
 - a missing value as null (CSV: an empty cell); lists and objects in CSV as JSON text.
 
-Tables go to a terminal's width: `wide` and `middle` columns are cut, `wrap` columns go on over
-more lines, and where even that is too broad each row becomes a block of lines. A pipe or file has
-no width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a
+Tables go to a terminal's width: `wide`, `middle` and `first` columns are cut, `wrap` columns go on
+over more lines, and where even that is too broad each row becomes a block of lines. A pipe or file
+has no width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a
 terminal.
 """
 
@@ -59,7 +59,10 @@ class Column:
     wide: bool = False
     """May be cut with an ellipsis on a narrow terminal; the others keep their width."""
     middle: bool = False
-    """Like `wide`, but cut in the middle: for names whose end tells them apart."""
+    """Like `wide`, but cut in the middle, for names: both ends tell something."""
+    first: bool = False
+    """Cut before the other columns, down to MIN_FIRST, and its end kept rather than its start: for
+    definitions, whose names begin alike."""
     wrap: bool = False
     """May go on over more lines on a narrow terminal: for sentences."""
     sparse: bool = False
@@ -108,6 +111,9 @@ GAP = 2
 
 MIN_WIDE = 8
 """Characters that a column keeps however narrow the terminal is."""
+
+MIN_FIRST = 13
+"""Characters that a `first` column keeps while others can be cut: `…n12288_k4096`."""
 
 
 def print_rows(
@@ -279,14 +285,21 @@ def _fitted(
         for column, column_cells in zip(columns, zip(*cells, strict=True), strict=True)
     ]  # fmt: skip
     excess = sum(widths) + GAP * (len(widths) - 1) - room
-    flexible = [i for i, c in enumerate(columns) if c.wide or c.middle or c.wrap]
+    first = [i for i, c in enumerate(columns) if c.first]
+    flexible = [i for i, c in enumerate(columns) if c.wide or c.middle or c.wrap or c.first]
+    excess = _shrink(widths, first, MIN_FIRST, excess)
+    return widths if _shrink(widths, flexible, MIN_WIDE, excess) <= 0 else None
+
+
+def _shrink(widths: list[int], which: Sequence[int], least: int, excess: int) -> int:
+    """Take from the broadest of some columns, in place; returns the excess that is left."""
     while excess > 0:
-        broadest = max(flexible, key=widths.__getitem__, default=None)
-        if broadest is None or widths[broadest] <= MIN_WIDE:
-            return None
+        broadest = max(which, key=widths.__getitem__, default=None)
+        if broadest is None or widths[broadest] <= least:
+            break
         widths[broadest] -= 1
         excess -= 1
-    return widths
+    return excess
 
 
 def _print_grid(
@@ -307,7 +320,7 @@ def _print_grid(
         )
     for row in cells:
         shown = [
-            cut_middle(cell, width) if column.middle else cell
+            _cut(column, cell, width)
             for column, cell, width in zip(columns, row, widths, strict=True)
         ]
         table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in shown])
@@ -317,11 +330,10 @@ def _print_grid(
         sys.stdout.write(f"{line.rstrip()}\n")
 
 
-def cut_middle(text: str, width: int) -> str:
-    """`dense_gemm_bf16_nt_n12288_k4096` in 15 characters: `dense_…88_k4096`; the end gets more."""
-    if len(text) <= width:
+def _cut(column: Column, text: str, width: int) -> str:
+    if len(text) <= width or not (column.middle or column.first):
         return text
-    head = (width - 1) * 2 // 5
+    head = 0 if column.first else width // 2
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 

@@ -21,7 +21,7 @@ from kclab.db.queries.run_diff import run_differences, run_facts
 COLUMNS = (
     Column("change"),
     Column("kind", hidden=True),
-    Column("name", "definition", middle=True),
+    Column("name", "definition", first=True),
     Column("workload", show=short, sparse=True),
     Column("place", "where", middle=True, sparse=True),
     Column("step", right=True, sparse=True),

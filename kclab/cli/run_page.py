@@ -21,13 +21,13 @@ from kclab.core.units import format_bytes, format_count, format_duration
 from kclab.db.queries.run_diff import flattened
 
 REPLAY_COLUMNS = (
-    Column("definition", middle=True),
+    Column("definition", first=True),
     *(Column(name, right=True, show=format_count)
       for name in ("replayed", "passed", "failed", "error", "skipped", "warned")),
 )  # fmt: skip
 FAILURE_COLUMNS = (
     Column("workload", show=short),
-    Column("definition", middle=True),
+    Column("definition", first=True),
     Column("status"),
     Column("reason", wrap=True),
 )
@@ -38,7 +38,7 @@ ERROR_COLUMNS = (
     Column("message", wrap=True),
 )
 COVERAGE_COLUMNS = (
-    Column("definition", middle=True),
+    Column("definition", first=True),
     Column("outcomes", "calls", show=lambda found: _outcomes(found), wrap=True),
 )
 WORKER_COLUMNS = (

@@ -50,7 +50,7 @@ app = typer.Typer(no_args_is_help=True, help="List and show captured inputs.")
 
 COLUMNS = (
     Column("uuid", "workload", show=short),
-    Column("definition", middle=True),
+    Column("definition", first=True),
     Column("axes", show=show_axes, wide=True),
     Column("nbytes", "size", show=format_bytes, right=True),
     Column("captures", "seen", show=format_count, right=True),

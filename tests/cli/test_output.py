@@ -14,7 +14,6 @@ import pytest
 from kclab.cli.output import (
     Column,
     Format,
-    cut_middle,
     note,
     only_columns,
     print_fields,
@@ -71,9 +70,11 @@ def test_sentences_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_names_are_cut_in_the_middle() -> None:
-    assert cut_middle("dense_gemm_bf16_nt_n12288_k4096", 15) == "dense…288_k4096"
-    assert cut_middle("short", 15) == "short"
+def test_names_keep_both_ends_and_definitions_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "35")
+    rows = [{"definition": "dense_gemm_bf16_nt_n12288_k4096", "where": "blocks.17.attn.to_out.0"}]
+    columns = [Column("definition", first=True), Column("where", middle=True)]
+    assert printed(columns, rows=rows).splitlines()[2] == "…n12288_k4096  blocks.17.…n.to_out.0"
 
 
 def test_too_narrow_a_terminal_gets_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
