@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kclab.core.families import dense_gemm, gated_delta_rule, prefix_cached_block_causal, sdpa
+from kclab.core.families import dense_gemm, fc2, gated_delta_rule, prefix_cached_block_causal, sdpa
 from kclab.core.families.family import Family
 
 __all__ = ["FAMILIES", "Family", "family_of"]
@@ -19,6 +19,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             prefix_cached_block_causal.FAMILY,
             gated_delta_rule.PREFILL,
             gated_delta_rule.DECODE,
+            *fc2.FAMILIES,
         )
     }
 )

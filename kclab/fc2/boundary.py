@@ -1,0 +1,256 @@
+"""Boundaries: a GEMM captured or made, stored as a workload, and loaded again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kclab.core.digest import canonical_json, workload_uuid
+from kclab.core.errors import BadUsage, NothingMatched
+from kclab.core.families import FAMILIES
+from kclab.core.times import now_us
+from kclab.db.connection import writing
+from kclab.db.rows import BlobRow, InputValue, add_blobs, add_definition, add_workload
+from kclab.db.store import Store
+from kclab.fc2.operands import Operands, make_operands, synthetic_inputs
+from kclab.fc2.problem import Precision, Problem
+from kclab.fc2.producer import swiglu
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STORED_BYTES = 64 << 20
+"""Synthetic boundaries up to this size keep their tensors; larger ones keep how to make them."""
+
+SYNTHETIC = "synthetic"
+
+
+@dataclass(slots=True)
+class Boundary:
+    """A problem with its tensors in memory."""
+
+    problem: Problem
+    operands: Operands
+    gate_up: Tensor | None = None
+    """The producer's input, [M, 2K] bfloat16, gate first."""
+    block_input: Tensor | None = None
+    block_output: Tensor | None = None
+    source: str = SYNTHETIC
+    block: int | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """How to make it again; for synthetic ones the seed and the kind of device."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryRow:
+    """A stored boundary, without its tensors."""
+
+    id: int
+    workload_id: int
+    workload_uuid: str
+    problem: Problem
+    source: str
+    block: int | None
+    recipe: Mapping[str, Any]
+
+
+def synthetic_boundary(problem: Problem, seed: int, device: str) -> Boundary:
+    """A boundary of stated size with random content."""
+    gate_up, weight = synthetic_inputs(problem, seed, device)
+    operands = make_operands(problem, swiglu(gate_up), weight)
+    kind = device.split(":")[0]
+    return Boundary(problem, operands, gate_up, recipe={"seed": seed, "generator": kind})
+
+
+def store_boundary(store: Store, connection: sqlite3.Connection, boundary: Boundary) -> int:
+    """The id of the boundary's row; the same content is one row."""
+    from kclab.blob.tensors import to_bytes
+
+    batch = store.blobs.batch()
+    rows: list[BlobRow] = []
+
+    def keep(tensor: Tensor) -> str:
+        plain = to_bytes(tensor)
+        sha256 = batch.add(plain.dtype, plain.shape, plain.data)
+        rows.append(BlobRow(sha256, plain.dtype, plain.shape, memoryview(plain.data).nbytes))
+        return sha256
+
+    inputs = _inputs(boundary, keep)
+    surroundings = (
+        {
+            name: keep(tensor) if (tensor := getattr(boundary, name)) is not None else None
+            for name in ("gate_up", "block_input", "block_output")
+        }
+        if _keeps_tensors(boundary)
+        else {}
+    )
+    batch.sync()
+    with writing(connection):
+        add_blobs(connection, rows, verified_us=now_us())
+        return _insert(connection, boundary, inputs, surroundings)
+
+
+def _keeps_tensors(boundary: Boundary) -> bool:
+    tensors = [*boundary.operands.tensors().values()]
+    if boundary.gate_up is not None:
+        tensors.append(boundary.gate_up)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return boundary.source != SYNTHETIC or size <= STORED_BYTES
+
+
+def _inputs(boundary: Boundary, keep: Any) -> dict[str, InputValue]:
+    problem = boundary.problem
+    tensors = boundary.operands.tensors()
+    if _keeps_tensors(boundary):
+        found = {name: InputValue(blob=keep(tensor)) for name, tensor in tensors.items()}
+    else:
+        recipe = json.dumps({"kclab": "synthetic", **boundary.recipe, "shape": problem.shape})
+        found = {name: InputValue(random=recipe) for name in tensors}
+    if problem.precision is not Precision.BF16:
+        found["rows"] = InputValue(scalar=json.dumps(problem.m))
+    if problem.precision is Precision.FP8:
+        found["fast_accumulation"] = InputValue(scalar=json.dumps(problem.fast_accumulation))
+    return found
+
+
+def _insert(
+    connection: sqlite3.Connection,
+    boundary: Boundary,
+    inputs: Mapping[str, InputValue],
+    surroundings: Mapping[str, str | None],
+) -> int:
+    problem = boundary.problem
+    family = f"fc2_{problem.precision.family}"
+    definition = FAMILIES[family].make(n=problem.n, k=problem.k)
+    definition_id = add_definition(connection, definition.body, family=family, origin="family")
+    ordered = {name: inputs[name] for name in definition.inputs}
+    uuid = workload_uuid(definition.name, {n: _identity(connection, v) for n, v in ordered.items()})
+    axes = {"M": problem.m_padded}
+    workload_id, _ = add_workload(connection, uuid, definition_id, axes, ordered)
+    connection.execute(
+        "INSERT INTO fc2_boundary(workload_id, precision, m, m_padded, n, k, fast_accumulation,"
+        " source, block, gate_up_sha256, block_input_sha256, block_output_sha256, recipe, added_us)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(workload_id) DO NOTHING",
+        (
+            workload_id,
+            problem.precision.value,
+            problem.m,
+            problem.m_padded,
+            problem.n,
+            problem.k,
+            int(problem.fast_accumulation),
+            boundary.source,
+            boundary.block,
+            surroundings.get("gate_up"),
+            surroundings.get("block_input"),
+            surroundings.get("block_output"),
+            canonical_json(dict(boundary.recipe)),
+            now_us(),
+        ),
+    )
+    row = connection.execute("SELECT id FROM fc2_boundary WHERE workload_id = ?", (workload_id,))
+    return int(row.fetchone()[0])
+
+
+def _identity(connection: sqlite3.Connection, value: InputValue) -> dict[str, Any]:
+    if value.blob is not None:
+        row = connection.execute("SELECT dtype, shape FROM blob WHERE sha256 = ?", (value.blob,))
+        dtype, shape = row.fetchone()
+        return {"blob": value.blob, "dtype": dtype, "shape": json.loads(shape)}
+    if value.scalar is not None:
+        return {"scalar": json.loads(value.scalar)}
+    return {"random": json.loads(value.random or "null")}
+
+
+SELECT = (
+    "SELECT b.id, b.workload_id, w.uuid, b.precision, b.m, b.n, b.k, b.fast_accumulation,"
+    " b.source, b.block, b.recipe, b.gate_up_sha256, b.block_input_sha256, b.block_output_sha256"
+    " FROM fc2_boundary b JOIN workload w ON w.id = b.workload_id"
+)
+
+
+def find_boundary(connection: sqlite3.Connection, text: str) -> BoundaryRow:
+    """The boundary whose workload uuid starts so; `last` is the newest.
+
+    Raises NothingMatched or BadUsage (more than one).
+    """
+    if text == "last":
+        rows = connection.execute(f"{SELECT} ORDER BY b.id DESC LIMIT 1").fetchall()
+    else:
+        rows = connection.execute(
+            f"{SELECT} WHERE w.uuid >= ? AND w.uuid < ? || 'g' LIMIT 2", (text, text)
+        ).fetchall()
+    if not rows:
+        raise NothingMatched(
+            f"no boundary {text!r}; make one with kclab fc2 capture --shape MxNxK."
+        )
+    if len(rows) > 1:
+        raise BadUsage(f"boundary {text!r} is ambiguous; write more of its uuid.")
+    return _row(rows[0])
+
+
+def _row(row: sqlite3.Row) -> BoundaryRow:
+    problem = Problem(
+        Precision(row["precision"]), row["m"], row["n"], row["k"], bool(row["fast_accumulation"])
+    )
+    return BoundaryRow(
+        row["id"],
+        row["workload_id"],
+        row["uuid"],
+        problem,
+        row["source"],
+        row["block"],
+        json.loads(row["recipe"] or "{}"),
+    )
+
+
+def load_boundary(
+    store: Store, connection: sqlite3.Connection, row: BoundaryRow, device: str
+) -> Boundary:
+    """A stored boundary with its tensors on a device.
+
+    Raises BlobAbsent, or BadUsage where a recipe needs another kind of device.
+    """
+    from kclab.blob.tensors import to_tensor
+
+    stored = connection.execute(
+        "SELECT name, blob_sha256 FROM workload_input WHERE workload_id = ?"
+        " AND blob_sha256 IS NOT NULL",
+        (row.workload_id,),
+    ).fetchall()
+    if not stored:
+        return _make_again(row, device)
+    tensors = {name: to_tensor(store.blobs.read(sha256), device) for name, sha256 in stored}
+    around = connection.execute(
+        "SELECT gate_up_sha256, block_input_sha256, block_output_sha256 FROM fc2_boundary"
+        " WHERE id = ?",
+        (row.id,),
+    ).fetchone()
+    gate_up, block_input, block_output = (
+        None if sha256 is None else to_tensor(store.blobs.read(sha256), device)
+        for sha256 in tuple(around)
+    )
+    return Boundary(
+        row.problem,
+        Operands(**tensors),
+        gate_up,
+        block_input,
+        block_output,
+        row.source,
+        row.block,
+        row.recipe,
+    )
+
+
+def _make_again(row: BoundaryRow, device: str) -> Boundary:
+    kind = row.recipe.get("generator", "cpu")
+    if kind != device.split(":")[0]:
+        raise BadUsage(
+            f"boundary {row.workload_uuid[:8]} was made by a random generator on {kind}, which "
+            f"gives other bytes on {device}; make it here with kclab fc2 capture --shape "
+            f"{row.problem.shape}."
+        )
+    return synthetic_boundary(row.problem, int(row.recipe["seed"]), device)
