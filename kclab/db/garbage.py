@@ -27,6 +27,10 @@ from kclab.db.connection import translated, writing
 from kclab.db.runs import effective_status
 from kclab.db.store import Store
 
+CLOCK_MARGIN_US = 60_000_000
+"""A file's time may lie before its writer's: kernels round it down, file servers have their own
+clock."""
+
 CHUNK = 500
 """Blobs looked at in one write transaction; other writers wait that long."""
 
@@ -71,7 +75,8 @@ def find_garbage(store: Store, older_than_us: Microseconds) -> Garbage:
     """
     with closing(store.read()) as connection, translated(connection):
         alive = _alive(connection)
-        before = min([now_us() - older_than_us, *alive.values()])
+        started = [start - CLOCK_MARGIN_US for start in alive.values()]
+        before = min([now_us() - older_than_us, *started])
         files = [s for s in store.blobs.present() if _age_us(store.blobs.path(s)) < before]
         known = {str(row[0]) for row in connection.execute("SELECT sha256 FROM blob")}
         unused = [] if alive else _unused(connection)
