@@ -15,6 +15,7 @@ Everything works between unrelated processes of one host, and survives any of th
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -123,7 +124,8 @@ class ControlFolder:
     ) -> None:
         """Report that a process cannot capture: the run fails, and at once where it is `fatal`."""
         facts = {"message": message, "traceback": traceback, "fatal": fatal, "at_us": now_us()}
-        self._write("failures", process, facts)
+        with contextlib.suppress(OSError):  # the run is over: there is nobody left to tell
+            self._write("failures", process, facts)
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """The failures so far, by process."""

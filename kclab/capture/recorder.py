@@ -32,6 +32,7 @@ from kclab.capture.snapshot import Snapshot, blank_snapshot, fill, recognise, re
 from kclab.capture.writer import Item, Record, Rows, Writer
 from kclab.core.definition import Definition, Scalar, TensorFacts, python_scalar
 from kclab.core.digest import DTYPES, element_count
+from kclab.core.environment import environment_facts
 from kclab.core.errors import KclabError
 from kclab.core.times import now_us
 
@@ -52,7 +53,6 @@ class Recorder:
         self._known = KnownTensors()
         self._selected = lru_cache(maxsize=4096)(self._is_selected)
         self._engine: str | None = None
-        self._environment: Mapping[str, Any] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -162,6 +162,8 @@ class Recorder:
         return pending
 
     def _begin(self, call: Call) -> Pending:
+        if not self._control.path.is_dir():
+            raise Refused("the run has ended")
         inputs = dict(call.inputs)
         axes = call.definition.check_inputs(_facts(inputs))
         device = _device(inputs)
@@ -289,11 +291,9 @@ class Recorder:
 
     # The process's life
 
-    def acknowledge(
-        self, engine: str | None = None, environment: Mapping[str, Any] | None = None
-    ) -> None:
+    def acknowledge(self, engine: str | None = None) -> None:
         """Say that this process is armed; every process does, before it captures anything."""
-        self._engine, self._environment = engine, environment
+        self._engine = engine
         self._start()
 
     def _start(self) -> None:
@@ -326,7 +326,7 @@ class Recorder:
                 "acknowledged_us": self._worker.acknowledged_us,
                 "rank": self._worker.rank,
                 "engine": self._worker.engine,
-                "environment": self._environment,
+                "environment": _gpu_environment(),
             }
             self._control.write_worker(self._worker.process, facts)
 
@@ -358,6 +358,12 @@ class Recorder:
             self._writer.stop()
             self._writer.join(timeout=5)
         return drained
+
+
+def _gpu_environment() -> dict[str, Any] | None:
+    """This process's environment, once it uses CUDA: asking earlier would break its forks."""
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types here
+    return environment_facts() if started else None
 
 
 def _wait(done: threading.Event, writer: threading.Thread, timeout_s: float) -> bool:

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from kclab.capture.control import ControlFolder
+from kclab.capture.control import ControlFolder, is_alive
 from kclab.capture.coverage import (
     NOT_WRITTEN,
     DefinitionCoverage,
@@ -126,7 +126,9 @@ def capture_run(
             code = _run_program(active, control, argv, bootstrap_environment(plan.save()))
             summary = _conclude(active, control, plan, code)
         finally:
-            control.remove()
+            # What still runs may yet spool; the next run adopts the folder then.
+            if not any(is_alive(process) for process in control.workers()):
+                control.remove()
         active.finish_as(summary.status, _summary_line(summary))
     return summary
 
@@ -235,7 +237,12 @@ def _problems(
             )
     if code and not _fatal(control):
         problems.append(f"the program ended with {exit_words(code)}.")
-    return problems + [problem for end in ends if (problem := end.problem())]
+    told = {process.rpartition(":")[0] for process in control.failures()}
+    return problems + [
+        problem
+        for end in ends
+        if end.process.rpartition(":")[0] not in told and (problem := end.problem())
+    ]
 
 
 def _coverage_problems(

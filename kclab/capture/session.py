@@ -12,7 +12,6 @@ from kclab.capture.plan import CapturePlan
 from kclab.capture.recorder import Recorder
 from kclab.capture.tap import Tap
 from kclab.core.catalog import load_catalog
-from kclab.core.environment import environment_facts
 from kclab.core.times import now_us
 
 DRAIN_SECONDS = 600.0
@@ -58,7 +57,7 @@ def start(plan: CapturePlan) -> Session:
     adapters = load_adapters(plan.adapters)
     tap = Tap(plan, recorder, adapters, load_catalog(plan.definition_folders))
     tap.arm()
-    recorder.acknowledge(engine=_engine(plan), environment=environment_facts())
+    recorder.acknowledge(engine=_engine(plan))
     _Current.session = Session(plan, recorder, tap, os.getpid())
     _drain_at_every_exit(recorder)
     return _Current.session
