@@ -1,0 +1,85 @@
+"""`kclab export`: write a dataset that other tools can load."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kclab.cli.options import DefinitionOption, RunOption, SinceOption, show_range
+from kclab.cli.output import Format, note, print_fields
+from kclab.cli.store import current_store
+from kclab.core.errors import BadUsage
+from kclab.core.units import format_bytes
+
+app = typer.Typer()
+
+
+class ExportFormat(StrEnum):
+    """What to write."""
+
+    FLASHINFER_TRACE = "flashinfer-trace"
+    ROWS = "rows"
+
+
+@app.command()
+def export_command(
+    context: typer.Context,
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")],
+    form: Annotated[
+        ExportFormat,
+        typer.Option("--format", "-f", help="A dataset for flashinfer-bench, or rows alone."),
+    ] = ExportFormat.FLASHINFER_TRACE,
+    definition: DefinitionOption = None,
+    run: RunOption = None,
+    since: SinceOption = None,
+    with_baseline_solutions: Annotated[
+        bool,
+        typer.Option("--with-baseline-solutions", help="Add each reference as a solution."),
+    ] = False,
+    redact: Annotated[
+        bool,
+        typer.Option("--redact", help="Without prompts, images, command lines, hosts and paths."),
+    ] = False,
+) -> None:
+    """Write a dataset that other tools can load, and that comes back lossless.
+
+    flashinfer-trace: definitions, workloads and blobs that flashinfer-bench loads, plus receipts
+    and rows for kclab. rows: a store without its bytes. What the format cannot hold is left out of
+    it by name, and lies beside it for kclab import.
+
+    Examples: kclab export out · kclab export out --run last --redact · kclab export out -f rows
+    """
+    from kclab.dataset.export_rows import Selection
+    from kclab.dataset.exporting import export_flashinfer_trace, export_rows
+
+    show_range(since, None)
+    store = current_store(context)
+    selection = Selection(tuple(definition or ()), run, since)
+    if form is ExportFormat.ROWS:
+        if with_baseline_solutions:
+            raise BadUsage("--with-baseline-solutions goes with --format flashinfer-trace.")
+        summary = export_rows(store, destination, selection, redact=redact)
+    else:
+        summary = export_flashinfer_trace(
+            store,
+            destination,
+            selection,
+            with_baseline_solutions=with_baseline_solutions,
+            redact=redact,
+        )
+    for reason in summary.left_out:
+        note(f"left out: {reason}")
+    shown: dict[str, Any] = {
+        "written": str(destination),
+        "definitions": summary.definitions,
+        "workloads": summary.workloads,
+        "receipts": summary.captures,
+        "solutions": summary.solutions,
+        "blobs": summary.blobs,
+        "bytes": format_bytes(summary.nbytes),
+        "left out": len(summary.left_out),
+    }
+    print_fields(shown, Format.TABLE)

@@ -1,0 +1,92 @@
+"""`kclab export`: a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from kclab.core.errors import BadUsage
+from kclab.dataset.export_blobs import BlobCopier
+from kclab.dataset.export_rows import Selection, copy_rows, mark_absent
+from kclab.dataset.export_trace import ROWS, TraceSummary, TraceWriter
+from kclab.db.connection import require_current
+from kclab.db.runs import run
+from kclab.db.store import Store
+
+
+def export_flashinfer_trace(
+    store: Store,
+    destination: Path,
+    selection: Selection | None = None,
+    *,
+    with_baseline_solutions: bool = False,
+    redact: bool = False,
+) -> TraceSummary:
+    """Write the selected captures as a FlashInfer-Trace dataset; see `export_trace`.
+
+    Raises BadUsage when `destination` holds something, NothingMatched for an empty selection,
+    BlobDamaged or BlobAbsent when the store's own bytes fail.
+    """
+    selection = selection or Selection()
+    with (
+        _new_folder(destination) as root,
+        _exporting(store, destination, "flashinfer-trace") as uuid,
+    ):
+        rows = root / ROWS
+        rows.parent.mkdir()
+        copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
+        with closing(sqlite3.connect(rows)) as connection:
+            copier = BlobCopier(store.blobs)
+            writer = TraceWriter(root, connection, copier, redact)
+            writer.write(with_baseline_solutions)
+    return writer.summary
+
+
+def export_rows(
+    store: Store, destination: Path, selection: Selection | None = None, *, redact: bool = False
+) -> TraceSummary:
+    """Write a store without bytes: all selected rows, every blob marked as elsewhere.
+
+    Raises as `export_flashinfer_trace`.
+    """
+    selection = selection or Selection()
+    with _new_folder(destination) as root, _exporting(store, destination, "rows") as uuid:
+        rows = root / "kclab.db"
+        copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
+        origin = "the store that it came from" if redact else str(store.database.resolve())
+        mark_absent(rows, f"these rows came without bytes; kclab import {origin}")
+        with closing(sqlite3.connect(rows)) as connection:
+            counts = connection.execute(
+                "SELECT (SELECT count(*) FROM definition), (SELECT count(*) FROM workload),"
+                " (SELECT count(*) FROM capture)"
+            ).fetchone()
+    return TraceSummary(*counts)
+
+
+@contextmanager
+def _exporting(store: Store, destination: Path, form: str) -> Iterator[str]:
+    """A run row for the export; yields its uuid, so that it does not export itself."""
+    require_current(store.database)
+    with run(store, "export", {"path": str(destination), "format": form}) as active:
+        yield active.uuid
+
+
+@contextmanager
+def _new_folder(destination: Path) -> Iterator[Path]:
+    """A temporary sibling of `destination` that takes its name at the end of the block."""
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise BadUsage(f"{destination}: there is something already; name a new or empty folder.")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{destination.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if destination.is_dir():
+            destination.rmdir()
+        temporary.rename(destination)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
