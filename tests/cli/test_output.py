@@ -74,7 +74,7 @@ def test_names_keep_both_ends_and_definitions_their_end(monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "35")
     rows = [{"definition": "dense_gemm_bf16_nt_n12288_k4096", "where": "blocks.17.attn.to_out.0"}]
     columns = [Column("definition", first=True), Column("where", middle=True)]
-    assert printed(columns, rows=rows).splitlines()[2] == "…n12288_k4096  blocks.17.…n.to_out.0"
+    assert printed(columns, rows=rows).splitlines()[2] == "…n12288_k4096  blocks.17.….to_out.0"
 
 
 def test_too_narrow_a_terminal_gets_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
