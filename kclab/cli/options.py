@@ -73,11 +73,16 @@ def show_range(since: int | None, until: int | None) -> None:
 
     Raises BadUsage where nothing can lie between them.
     """
-    for name, instant in (("since", since), ("until", until)):
-        if instant is not None:
-            note(f"{name} {describe_instant(instant)}")
+    show_instant("since", since)
+    show_instant("until", until)
     if since is not None and until is not None and since >= until:
         raise BadUsage("--since is not before --until, so nothing can lie between them.")
+
+
+def show_instant(name: str, instant: int | None) -> None:
+    """Say on stderr which instant a time was understood as."""
+    if instant is not None:
+        note(f"{name} {describe_instant(instant)}")
 
 
 def show_size(name: str, size: int | None) -> None:

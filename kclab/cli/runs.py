@@ -16,6 +16,7 @@ from kclab.cli.options import (
     SinceOption,
     UntilOption,
     YesOption,
+    show_instant,
     show_range,
 )
 from kclab.cli.output import (
@@ -251,7 +252,7 @@ def rm(
 
     if bool(runs) == (before is not None):
         raise BadUsage("name the runs to remove, or --before WHEN.")
-    show_range(None, before)
+    show_instant("before", before)
     with closing(current_store(context).write()) as connection:
         found = [find_run(connection, text) for text in runs or ()]
         ids = removable_runs(connection, found, before)

@@ -10,6 +10,9 @@ from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from kclab.cli.output import (
     Column,
@@ -22,6 +25,7 @@ from kclab.cli.output import (
     printable,
 )
 from kclab.cli.show import dated, show_ms, show_time
+from kclab.cli.table import GAP, MIN_WIDE
 from kclab.core.when import parse_when
 
 ROWS = [
@@ -85,6 +89,25 @@ def test_too_narrow_a_terminal_gets_blocks(monkeypatch: pytest.MonkeyPatch) -> N
         "count   123,456",
         "text    -",
     ]
+
+
+cells = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(cells, cells, cells, cells), min_size=1, max_size=4),
+    width=st.integers(20, 100),
+)
+def test_no_table_is_broader_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str, ...]], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = [Column("a", wide=True), Column("b", first=True), Column("c", middle=True),
+               Column("d", wrap=True)]  # fmt: skip
+    text = printed(columns, rows=[dict(zip("abcd", row, strict=True)) for row in rows])
+    if width >= 4 * MIN_WIDE + 3 * GAP:
+        assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
 def test_pipe_without_columns_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,7 +255,9 @@ def test_rm_of_both_captures_takes_workloads_and_verdicts(sample: Store, invoke:
 
 def test_rm_before_a_time(sample: Store, invoke: Cli) -> None:
     done = invoke("runs", "rm", "--before", "yesterday", "--yes")
-    assert "to remove: 1 run" in done.err
+    assert done.err.startswith(
+        "before 2026-11-29 00:00 +09:00 (2026-11-28T15:00:00Z)\nto remove: 1 run\n"
+    )
     assert counts(sample, "run") == {"run": 7}
     assert invoke("runs", "rm", "--before", "2026-01-01", "--yes").code == 3
 
@@ -267,6 +269,51 @@ def test_rm_asks_and_does_nothing_unasked(sample: Store, invoke: Cli, cli: Cli) 
     assert invoke("runs", "rm").code == 2
     assert invoke("runs", "rm", "--yes", CAPTURE_A, "--before", "yesterday").code == 2
     assert counts(sample, "run", "capture") == {"run": 8, "capture": 5}
+
+
+SEARCH = f"""
+    INSERT INTO fc2_boundary(id, workload_id, precision, m, m_padded, n, k, fast_accumulation,
+        source, added_us) VALUES (1, 3, 'bf16', 32, 32, 64, 32, 0, 'captured', 0);
+    INSERT INTO algo_config VALUES (1, 66, 600, 36, 1, 0, 0, 0, 0, 2), (2, 66, 600, 36, 2, 2, 0, 0, 0, 2);
+    INSERT INTO fc2_validity(id, sha256, backend, facts) VALUES (1, '{"0" * 64}', 'cpu', '{{}}');
+    INSERT INTO fc2_result(run_id, boundary_id, config_id, validity_id, scope, stage, baseline,
+        supplied_workspace, b_ms, ratio, ratio_low, ratio_high, pairs, verdict, exact, is_control,
+        imported, measured_us)
+    VALUES (5, 1, 1, 1, 'gemm', 'final', 'F.linear', 0, 1.0, 1.080, 1.075, 1.085, 40, 'FAST', 1, 0, 0, 1),
+           (5, 1, 2, 1, 'gemm', 'final', 'F.linear', 0, 1.0, 1.020, 1.010, 1.030, 40, 'FAST', 1, 0, 0, 2),
+           (6, 1, 1, 1, 'gemm', 'final', 'F.linear', 0, 1.0, 1.080, 1.075, 1.085, 40, 'FAST', 0, 0, 0, 3),
+           (6, 1, 2, 1, 'gemm', 'final', 'F.linear', 0, 1.0, 1.051, 1.041, 1.061, 40, 'FAST', 1, 0, 0, 4);
+"""  # noqa: E501  rows read better whole
+
+
+@pytest.fixture
+def searched(sample: Store) -> Store:
+    """The benchmark runs also searched configs for a GEMM: the boundary is workload 2."""
+    with closing(sqlite3.connect(sample.database)) as connection:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.executescript(SEARCH)
+    return sample
+
+
+def test_compare_joins_searched_configs(searched: Store, invoke: Cli) -> None:
+    rows = json.loads(invoke("runs", "compare", BENCH_A, BENCH_B, "-f", "json").out)
+    configs = {row["module_path"]: (row["change"], row["after"]) for row in rows if row["workload"]}
+    assert configs == {
+        "66:600:36:1:0:0:0:0:2 gemm": ("worse", "1.080x (1.075..1.085), not exact"),
+        "66:600:36:2:2:0:0:0:2 gemm": ("better", "1.051x (1.041..1.061)"),
+    }
+
+
+def test_rm_keeps_a_workload_that_a_search_needs(searched: Store, invoke: Cli) -> None:
+    assert "1 workload" not in invoke("runs", "rm", "-y", CAPTURE_A).err
+    assert counts(searched, "workload", "fc2_boundary", "fc2_result") == {
+        "workload": 3, "fc2_boundary": 1, "fc2_result": 4,
+    }  # fmt: skip
+
+
+def test_rm_takes_the_results_of_a_search(searched: Store, invoke: Cli) -> None:
+    assert "  2 results of a search" in invoke("runs", "rm", "-y", BENCH_A).err
+    assert counts(searched, "fc2_result", "measurement") == {"fc2_result": 2, "measurement": 2}
 
 
 def test_missing_database_is_one_sentence(invoke: Cli) -> None:
