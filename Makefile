@@ -3,25 +3,33 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# torch's CPU build where the index has one; a machine with a GPU can set TORCH=torch.
-TORCH  ?= torch==2.13.0
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Test processes. Each loads torch; two fit a small machine.
+JOBS   ?= 2
+# Where there is no NVIDIA driver, torch's CPU build saves gigabytes: from the configured indexes
+# where they have one, else from PyTorch's own. TORCH='torch==2.13.0' takes the plain one.
+TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch==2.13.0,torch==2.13.0+cpu)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test test-slow check bench format clean
 
 $(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"kclab needs Python 3.11 or newer; this is {v[0]}.{v[1]}. Say PYTHON=python3.11, or what yours is called.")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	$(PIP) install -c constraints.txt '$(TORCH)' 2>/dev/null \
+	  || $(PIP) --retries 1 --timeout 15 install -c constraints.txt --extra-index-url $(TORCH_INDEX) '$(TORCH)' \
+	  || $(PIP) install -c constraints.txt torch==2.13.0
+	$(PIP) install -c constraints.txt -e '.[demo,dev]'
 	touch $@
 
 demo: $(READY)  ## capture a real diffusion transformer, replay, import, list
 	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## every test but the slow ones and the engines'
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -n $(JOBS)
 
 test-slow: $(READY)  ## faults and load: minutes
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## style, types, layers, migrations, docs
 	$(BIN)/ruff format --check .

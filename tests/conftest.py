@@ -93,7 +93,7 @@ def cli(tmp_path: Path) -> Cli:
     ) -> Output:
         options.setdefault("timeout", 120)
         done = subprocess.run(
-            [sys.executable, "-m", "kclab.cli", *[str(word) for word in argv]],
+            [sys.executable, "-m", "kclab", *[str(word) for word in argv]],
             env={**os.environ, **(env or {})},
             cwd=cwd,
             capture_output=True,

@@ -26,7 +26,7 @@ from kclab.db.store import Store
 from tests.conftest import Cli
 from tests.db.filled import fill
 
-KCLAB = (sys.executable, "-m", "kclab.cli")
+KCLAB = (sys.executable, "-m", "kclab")
 
 
 def leaves(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -208,7 +208,7 @@ def test_every_exit_code_of_an_error_is_documented() -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the pipe is bash's")
 def test_a_reader_that_leaves_ends_the_program_quietly(store: Store) -> None:
     fill(store)
-    line = f"{sys.executable} -m kclab.cli --db {store.database} db stats -f json | head -c 1"
+    line = f"{sys.executable} -m kclab --db {store.database} db stats -f json | head -c 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert done.stdout == "{" and done.stderr == ""
 
