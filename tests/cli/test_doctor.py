@@ -19,11 +19,10 @@ from tests.conftest import Cli
 
 MOUNTS = """\
 22 1 0:1 / / rw,relatime - ext4 /dev/root rw
-23 22 0:2 / /home rw - nfs4 server:/home rw
+23 22 0:2 / /home rw - autofs systemd-1 rw
 24 22 0:3 / /mnt/c rw - 9p drvfs rw,aname=drvfs;path=C:
 25 22 0:4 / /srv/my\\040data rw shared:7 - virtiofs share rw
 26 22 0:5 / /srv/my\\040data/local rw - xfs /dev/vdb rw
-27 23 0:6 / /home rw - autofs systemd-1 rw
 28 23 0:7 / /home rw - nfs4 server:/home rw
 malformed
 """

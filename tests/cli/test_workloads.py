@@ -9,7 +9,7 @@ import pytest
 
 from kclab.db.store import Store
 from tests.cli.conftest import Golden
-from tests.cli.sample import ACTIVATION, BODY, CAPTURE_A, CAPTURE_B, WORKLOADS
+from tests.cli.sample import ACTIVATION, BODY, CAPTURE_A, CAPTURE_B, WEIGHT, WORKLOADS
 from tests.conftest import Cli
 
 
@@ -133,6 +133,12 @@ def test_lying_blob_is_damaged_and_not_a_traceback(
     done = invoke("workloads", "show", WORKLOADS[0], "-f", "json")
     assert done.code == 0
     assert states(done.out)["A"] == "damaged"
+
+
+def test_sound_file_of_another_size_is_damaged(sample: Store, invoke: Cli) -> None:
+    other = sample.blobs.path(WEIGHT.sha256).read_bytes()
+    sample.blobs.path(ACTIVATION[0].sha256).write_bytes(other)
+    assert states(invoke("workloads", "show", WORKLOADS[0], "-f", "json").out)["A"] == "damaged"
 
 
 def test_folder_in_place_of_a_blob_is_damaged(sample: Store, invoke: Cli) -> None:
