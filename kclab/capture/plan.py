@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -88,9 +87,3 @@ class CapturePlan:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except (OSError, BadUsage) as error:
             raise BadUsage(f"{path}: {error}") from error
-
-    @classmethod
-    def from_environment(cls) -> CapturePlan | None:
-        """The plan that KCLAB_CAPTURE_PLAN names, None where it is unset."""
-        path = os.environ.get(PLAN_VARIABLE)
-        return cls.load(Path(path)) if path else None

@@ -7,6 +7,7 @@ thread. An error is counted and never reaches the engine, unless the plan is str
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
@@ -328,7 +329,8 @@ class Recorder:
                 "engine": self._worker.engine,
                 "environment": _gpu_environment(),
             }
-            self._control.write_worker(self._worker.process, facts)
+            with contextlib.suppress(FileNotFoundError):  # the run has ended
+                self._control.write_worker(self._worker.process, facts)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything captured is stored, and confirm it; False after `timeout_s`."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from kclab.capture.adapters import load_adapters
 from kclab.capture.control import ControlFolder, process_key
-from kclab.capture.plan import CapturePlan
+from kclab.capture.plan import PLAN_VARIABLE, CapturePlan
 from kclab.capture.recorder import Recorder
 from kclab.capture.tap import Tap
 from kclab.core.catalog import load_catalog
@@ -39,9 +40,11 @@ def current_session() -> Session | None:
 
 
 def start_from_environment() -> Session | None:
-    """Start what KCLAB_CAPTURE_PLAN names; None where it names nothing."""
-    plan = CapturePlan.from_environment()
-    return None if plan is None else start(plan)
+    """Start what KCLAB_CAPTURE_PLAN names; None where it names nothing, or an ended run."""
+    path = os.environ.get(PLAN_VARIABLE)
+    if not path or not Path(path).is_file():
+        return None
+    return start(CapturePlan.load(Path(path)))
 
 
 def start(plan: CapturePlan) -> Session:
