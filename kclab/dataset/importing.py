@@ -11,6 +11,7 @@ from pathlib import Path
 from kclab.dataset.import_root import import_root
 from kclab.dataset.import_store import find_database, import_store
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress
+from kclab.dataset.roots import root_kind
 from kclab.db.runs import run
 from kclab.db.store import Store
 
@@ -29,9 +30,11 @@ def import_path(
     """
     options = options or ImportOptions()
     params = {"path": str(path), **{k: v for k, v in asdict(options).items() if v}}
+    report = progress or (lambda what, done, total: None)
+    database = find_database(path)
+    if database is None:
+        root_kind(path)  # a path that is no dataset is refused before there is a run or a database
     with run(store, "import", params) as active, _no_cycle_search():
-        report = progress or (lambda what, done, total: None)
-        database = find_database(path)
         if database is None:
             summary = import_root(active, path, options, report)
         else:

@@ -8,11 +8,13 @@ any other unreadable line is a fault. Nothing is ever rewritten.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 BOM = b"\xef\xbb\xbf"
+CUT_NUMBER = re.compile(r"\.|[eE][+-]?")
 WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 
@@ -95,7 +97,8 @@ def _stops_midway(line: bytes) -> bool:
         rest = text[error.pos :]
         if error.msg.startswith("Invalid \\u"):
             return len(rest) < len("\\uXXXX")
-        return error.msg != "Extra data" and any(word.startswith(rest) for word in WORDS)
+        midway = CUT_NUMBER.fullmatch(rest) or any(word.startswith(rest) for word in WORDS)
+        return error.msg != "Extra data" and bool(midway)
     except RecursionError:
         return False
     return True
