@@ -6,6 +6,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 import typer
 
@@ -61,20 +62,30 @@ def _conclude(findings: list[Finding]) -> None:
 
 
 def _cublaslt() -> Iterable[Finding]:
-    """The library that FC2 searches, where torch's CUDA build brought one."""
-    from kclab.fc2.build import find_toolkit
+    """The library that FC2 searches, which torch's CUDA build brings, and what building needs."""
+    from kclab.fc2 import build
 
     try:
-        path = find_toolkit().cublaslt
-        version = int(ctypes.CDLL(str(path)).cublasLtGetVersion())
+        path = build.find_toolkit().cublaslt
     except EnvironmentLacking as error:
-        yield problem("machine", "cublasLt", error, State.ABSENT)
-    except (KclabError, OSError, AttributeError) as error:
-        yield Finding("machine", "cublasLt", State.BROKEN, f"{error}", "reinstall torch")
+        loaded = build.loaded_library("libcublasLt.so")
+        if loaded is not None:
+            yield _cublaslt_version(loaded)
+            yield problem("machine", "CUDA headers", error, State.ABSENT)
+        else:
+            yield problem("machine", "cublasLt", error, State.ABSENT)
     else:
-        # cublasLt.h: CUBLAS_VER_MAJOR * 10000 + MINOR * 100 + PATCH.
-        told = f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
-        yield Finding("machine", "cublasLt", State.OK, f"{told}, {path}")
+        yield _cublaslt_version(path)
+
+
+def _cublaslt_version(path: Path) -> Finding:
+    try:
+        version = int(ctypes.CDLL(str(path)).cublasLtGetVersion())
+    except (OSError, AttributeError) as error:
+        return Finding("machine", "cublasLt", State.BROKEN, f"{path}: {error}", "reinstall torch")
+    # cublasLt.h: CUBLAS_VER_MAJOR * 10000 + MINOR * 100 + PATCH.
+    told = f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
+    return Finding("machine", "cublasLt", State.OK, f"{told}, {path}")
 
 
 def _trust() -> Finding:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kclab.cli import doctor
 from kclab.core import machine
+from kclab.core.errors import EnvironmentLacking
 from kclab.core.filesystem import file_system_type
 from kclab.core.machine import Finding, State
 from kclab.db import health
 from kclab.db.health import store_findings
 from kclab.db.store import Store
+from kclab.fc2 import build
 from tests.conftest import Cli
 
 MOUNTS = """\
@@ -134,3 +138,29 @@ def test_doctor_exits_5_for_a_broken_database(tmp_path: Path, invoke: Cli) -> No
     done = invoke("--db", path, "doctor")
     assert done.code == 5
     assert "1 broken" in done.err
+
+
+@pytest.fixture
+def loaded_cublaslt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A process that has a cuBLASLt 13.1.2 loaded and no CUDA headers to build with."""
+    source, library = tmp_path / "lt.cpp", tmp_path / "libcublasLt.so.13"
+    source.write_text('extern "C" unsigned long cublasLtGetVersion() { return 130102; }')
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+
+    def no_headers() -> None:
+        raise EnvironmentLacking("no cublasLt.h on this machine.")
+
+    monkeypatch.setattr(build, "find_toolkit", no_headers)
+    monkeypatch.setattr(build, "loaded_library", lambda name: library)
+    return library
+
+
+def test_cublaslt_tells_its_version_without_headers(loaded_cublaslt: Path) -> None:
+    version, headers = doctor._cublaslt()
+    assert (version.state, version.found) == (State.OK, f"13.1.2, {loaded_cublaslt}")
+    assert (headers.state, headers.found) == (State.ABSENT, "no cublasLt.h on this machine.")
+
+
+def test_cublaslt_that_does_not_load_is_broken(loaded_cublaslt: Path) -> None:
+    loaded_cublaslt.write_bytes(b"not a library")
+    assert next(iter(doctor._cublaslt())).state is State.BROKEN
