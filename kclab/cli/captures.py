@@ -25,6 +25,7 @@ from kclab.cli.output import (
     FormatOption,
     heading,
     note,
+    note_rest,
     print_fields,
     print_json,
     print_rows,
@@ -117,8 +118,7 @@ def list_command(
         total = count_captures(connection, wanted) if len(rows) == limit else len(rows)
     shown = [{**dated(row, "captured", "arrived"), "place": show_module(row)} for row in rows]
     print_rows(shown, COLUMNS, form, empty="no capture matches.")
-    if total > len(rows):
-        note(f"{len(rows):,} of {total:,} captures; -n shows more.")
+    note_rest(len(rows), total, "captures")
 
 
 @app.command()
@@ -197,8 +197,7 @@ def diff(
         shown = wanted if form is not Format.TABLE else wanted[:limit]
         rows = [_diff_row(m, differing_inputs(connection, m)) for m in shown]
     print_rows(rows, DIFF_COLUMNS, form, empty="no site differs.")
-    if len(wanted) > len(shown):
-        note(f"{len(shown):,} of {len(wanted):,} sites; -n shows more.")
+    note_rest(len(shown), len(wanted), "sites")
     _conclude(matches, short_run(first["uuid"]), short_run(second["uuid"]))
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "console",
     "heading",
     "note",
+    "note_rest",
     "only_columns",
     "print_fields",
     "print_json",
@@ -116,6 +117,12 @@ def note(message: str) -> None:
     """A line for the person, on stderr, after what stdout has so far."""
     sys.stdout.flush()
     sys.stderr.write(f"{printable(message)}\n")
+
+
+def note_rest(shown: int, total: int, nouns: str) -> None:
+    """Say on stderr that there is more than what was listed."""
+    if total > shown:
+        note(f"{shown:,} of {total:,} {nouns}; -n shows more.")
 
 
 def choose_columns(columns: Sequence[Column], asked: str | None) -> list[Column]:

@@ -25,6 +25,7 @@ from kclab.cli.output import (
     FormatOption,
     choose_columns,
     note,
+    note_rest,
     only_columns,
     print_rows,
 )
@@ -126,8 +127,7 @@ def list_command(
     if columns is not None:
         rows = only_columns(rows, chosen)
     print_rows(rows, chosen, form, empty="no run matches.")
-    if total > len(rows):
-        note(f"{len(rows):,} of {total:,} runs; -n shows more.")
+    note_rest(len(rows), total, "runs")
 
 
 @app.command()

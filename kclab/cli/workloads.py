@@ -23,6 +23,7 @@ from kclab.cli.output import (
     FormatOption,
     heading,
     note,
+    note_rest,
     print_fields,
     print_json,
     print_lines,
@@ -116,8 +117,8 @@ def list_command(
     print_rows(shown, COLUMNS, form, empty="no workload matches.")
     if findings := sum(row["outputs"] > 1 for row in rows):
         note(f"{counted(findings, 'workload')} gave different outputs for the same inputs.")
-    if total > len(rows) and not differing:
-        note(f"{len(rows):,} of {total:,} workloads; -n shows more.")
+    if not differing:
+        note_rest(len(rows), total, "workloads")
 
 
 @app.command()
