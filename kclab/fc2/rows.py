@@ -176,6 +176,7 @@ class RowSink:
             "different": result.parity.different,
             "output_sha256": result.parity.actual_sha256,
             "is_control": int(result.is_control),
+            "imported": 0,
             "measured_us": now_us(),
         }
         result_id = insert(tx, "fc2_result", values)

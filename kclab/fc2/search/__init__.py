@@ -114,7 +114,7 @@ class Search:
         self._rounds = rounds
         self.pool = Pool(bench)
         self._race = Race(bench, self.pool, rounds)
-        self._finals = Finals(bench, rounds, self._started)
+        self.finals = Finals(bench, rounds, self._started)
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -233,7 +233,7 @@ class Search:
         before = self.outcome.exact.gain if self.outcome.exact else 1.0
         self._sink.entries(seen)
         self._rounds.deadline = float("inf")
-        results = self._finals.judge(self._finalists(), stage)
+        results = self.finals.judge(self._finalists(), stage)
         self._sink.results(results)
         self.outcome.results += results
         self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)
@@ -249,7 +249,7 @@ class Search:
         self._rounds.deadline = float("inf")
         chosen = [r.config for r in (self.outcome.exact, self.outcome.any) if r]
         entries = [self.pool.entries[config] for config in dict.fromkeys(chosen)]
-        results = self._finals.judge(entries, "final")
+        results = self.finals.judge(entries, "final")
         self._sink.results(results)
         self.outcome.results += results
         self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)

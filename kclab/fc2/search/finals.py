@@ -19,6 +19,9 @@ from kclab.fc2.timing import Rounds, warm_up
 FEWEST_ROUNDS = 20
 MOST_ROUNDS = 80
 ROUNDS_AT_ONCE = 10
+LONGEST = 5.0
+"""Seconds after which no rounds are added to the fewest."""
+
 NARROW = 0.0025
 """Half-width of a ratio's interval at which no more rounds are taken."""
 
@@ -113,9 +116,12 @@ class Finals:
     ) -> list[Sample]:
         arms = self.bench.arms(prepared, scope)
         warm_up(arms, self.bench.gemm.synchronize)
+        began = time.monotonic()
         samples = list(self.rounds.mirrored(arms, fewest))
         taken = fewest
-        while taken < most and not self.rounds.late() and not _narrow(samples, list(prepared)):
+        while taken < most and time.monotonic() - began < LONGEST:
+            if _narrow(samples, list(prepared)):
+                break
             samples += self.rounds.mirrored(arms, ROUNDS_AT_ONCE)
             taken += ROUNDS_AT_ONCE
         return samples

@@ -1,0 +1,284 @@
+"""`kclab fc2`: characterize every algorithm for a captured GEMM, and ask what is known of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kclab.cli import fc2_memory
+from kclab.cli.fc2_options import (
+    MIB,
+    BackendOption,
+    BoundaryArgument,
+    CandidateOption,
+    Dtype,
+    DtypeOption,
+    FastOption,
+    HotOption,
+    SeedOption,
+    ShapeOption,
+    WorkspaceOption,
+    make_problem,
+    make_subject,
+    parse_seconds,
+)
+from kclab.cli.output import Format, FormatOption, note, print_fields, print_rows
+from kclab.cli.store import current_store
+from kclab.core.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclab.db.store import Store
+    from kclab.fc2.backends import Candidate
+    from kclab.fc2.lab import Session, Subject
+
+app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
+fc2_memory.register(app)
+
+SEED = 440_420
+BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
+
+BudgetsOption = Annotated[
+    list[int] | None,
+    typer.Option("--workspace-budgets", help="Bytes to ask the heuristic about; repeatable."),
+]
+RequestedOption = Annotated[
+    int, typer.Option("--requested-count", min=1, help="Algorithms to ask for per budget.")
+]
+SplitsOption = Annotated[
+    list[int] | None,
+    typer.Option("--explicit-split-k", help="Split-K counts to check explicitly; repeatable."),
+]
+ChecksOption = Annotated[
+    int, typer.Option("--max-explicit-checks", min=0, help="Explicit checks at most.")
+]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", min=6, help="Mirrored rounds at least; more while undecided.")
+]
+
+
+@app.command("compile")
+def compile_(
+    build_directory: Annotated[
+        Path | None, typer.Option(help="Where the library goes; by default the user's cache.")
+    ] = None,
+    verbose_build: Annotated[bool, typer.Option(help="Rebuild with warnings as errors.")] = False,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Build the C library against the cuBLAS that torch has loaded, and say what was found."""
+    import torch  # noqa: F401  (maps its cuBLAS, so that ours is built against that one)
+
+    from kclab.fc2.backends.cublaslt import CublasLt
+    from kclab.fc2.build import build
+
+    built = build(folder=build_directory, strict=verbose_build)
+    facts: dict[str, Any] = dict(built.facts())
+    try:
+        facts |= CublasLt.load().facts()
+    except Exception as error:
+        facts["device"] = f"none ({error})"
+    print_fields(facts, form)
+
+
+@app.command()
+def capture(
+    context: typer.Context,
+    shape: Annotated[str, typer.Option("--shape", metavar="MxNxK", help="Size to make.")],
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    seed: SeedOption = SEED,
+    backend: BackendOption = None,
+) -> None:
+    """Store the inputs of one FC2 as a workload."""
+    from kclab.fc2.backends import default_backend
+    from kclab.fc2.lab import capture as make
+
+    problem = make_problem(shape, dtype, fast_accumulation)
+    store = current_store(context)
+    _, boundary = make(store, problem, backend or default_backend(), seed)
+    with closing(store.read()) as connection:
+        row = connection.execute(
+            "SELECT w.uuid FROM fc2_boundary b JOIN workload w ON w.id = b.workload_id"
+            " WHERE b.id = ?",
+            (boundary,),
+        ).fetchone()
+    padded = f", padded to {problem.m_padded} rows" if problem.m_padded != problem.m else ""
+    note(f"{problem.shape} {problem.numerics}{padded}")
+    typer.echo(row[0])
+
+
+@app.command()
+def sweep(
+    context: typer.Context,
+    boundary: BoundaryArgument = None,
+    shape: ShapeOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    seed: SeedOption = SEED,
+    backend: BackendOption = None,
+    workspace: WorkspaceOption = 64 * MIB,
+    hot: HotOption = False,
+    budget: Annotated[
+        str, typer.Option("--budget", help="Time to search, as 120s or 2m; an answer comes first.")
+    ] = "60s",
+    until: Annotated[
+        str, typer.Option("--until", help="Last stage: heuristics, neighbours or space.")
+    ] = "space",
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Time every distinct launch; no time budget.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last sweep's candidates.")
+    ] = False,
+    workspace_budgets: BudgetsOption = None,
+    requested_count: RequestedOption = 32,
+    confirm: Annotated[
+        int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
+    ] = 0,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Search for the fastest exact algorithm: an answer first, then wider while time lasts."""
+    from kclab.cli.fc2_show import shown_race
+    from kclab.core.errors import BadUsage
+    from kclab.fc2.lab import sweep as search
+    from kclab.fc2.search import STAGES, Options
+
+    if until not in STAGES:
+        raise BadUsage(f"--until {until}: one of {', '.join(STAGES)}.")
+    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
+    seconds = float("inf") if exhaustive else parse_seconds(budget)
+    options = Options(workspace_budgets or BUDGETS, requested_count, seconds, until, exhaustive)
+    store = current_store(context)
+    with shown_race() as watch:
+        params = _params(context)
+        report = search(store, subject, options, resume=resume, watch=watch, params=params)
+    _print_run(store, report.run_uuid, form)
+    if confirm and report.outcome.exact and not report.outcome.exact.is_control:
+        _confirm(context, store, subject, report.run_uuid, confirm)
+
+
+def _confirm(
+    context: typer.Context, store: Store, subject: Subject, run: str, processes: int
+) -> None:
+    from kclab.fc2.confirm import confirm_winner
+
+    outcome = confirm_winner(store, run, processes)
+    note(f"{outcome.agreed} of {outcome.asked} fresh processes agree: {', '.join(outcome.said)}")
+    if outcome.agreed < outcome.asked:
+        raise CheckFailed("the winner did not hold in every fresh process.")
+
+
+@app.command()
+def characterize(
+    context: typer.Context,
+    boundary: BoundaryArgument = None,
+    shape: ShapeOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    seed: SeedOption = SEED,
+    backend: BackendOption = None,
+    workspace: WorkspaceOption = 32 * MIB,
+    hot: HotOption = False,
+    candidate: CandidateOption = None,
+    workspace_budgets: BudgetsOption = None,
+    requested_count: RequestedOption = 32,
+    explicit_split_k: SplitsOption = None,
+    max_explicit_checks: ChecksOption = 64,
+    rounds: RoundsOption = 20,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Ask the heuristic per budget, check explicit split-K, and measure one candidate."""
+    from kclab.fc2.characterize import Questions
+
+    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
+    asked = Questions(
+        tuple(workspace_budgets or BUDGETS),
+        requested_count,
+        tuple(explicit_split_k or (1, 2, 4, 8, 16)),
+        max_explicit_checks,
+    )
+    _measure(context, subject, asked.chooser(candidate), "characterize", rounds, form)
+
+
+@app.command()
+def selected(
+    context: typer.Context,
+    boundary: BoundaryArgument = None,
+    shape: ShapeOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    seed: SeedOption = SEED,
+    backend: BackendOption = None,
+    workspace: WorkspaceOption = 32 * MIB,
+    hot: HotOption = False,
+    candidate: CandidateOption = None,
+    rounds: RoundsOption = 20,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Measure one config against both baselines, GEMM alone and with its producer."""
+    from kclab.fc2.characterize import Questions
+
+    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
+    _measure(context, subject, Questions().chooser(candidate), "selected", rounds, form)
+
+
+def _measure(
+    context: typer.Context,
+    subject: Subject,
+    choose: Callable[[Session], Candidate],
+    mode: str,
+    rounds: int,
+    form: Format,
+) -> None:
+    from kclab.fc2.lab import measure
+
+    store = current_store(context)
+    report = measure(store, subject, choose, mode=mode, rounds=rounds, params=_params(context))
+    _print_run(store, report.run_uuid, form)
+
+
+@app.command()
+def profile(
+    context: typer.Context,
+    boundary: BoundaryArgument = None,
+    shape: ShapeOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    seed: SeedOption = SEED,
+    backend: BackendOption = None,
+    workspace: WorkspaceOption = 32 * MIB,
+    candidate: CandidateOption = None,
+    profile_target: Annotated[
+        str, typer.Option("--profile-target", help="baseline or candidate.")
+    ] = "candidate",
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Launches before it.")] = 2,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Run one call between cudaProfilerStart and Stop, for ncu or nsys; parity is checked."""
+    from kclab.fc2.characterize import Questions
+    from kclab.fc2.profiling import profile_one
+
+    subject = make_subject(
+        boundary, shape, dtype, fast_accumulation, seed, backend, workspace, False
+    )
+    choose = Questions().chooser(candidate)
+    store, params = current_store(context), _params(context)
+    found = profile_one(store, subject, choose, profile_target, warmup, params)
+    print_fields(found, form)
+
+
+def _params(context: typer.Context) -> dict[str, Any]:
+    return {key: value for key, value in context.params.items() if value is not None}
+
+
+def _print_run(store: Store, run: str, form: Format) -> None:
+    from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, with_text
+    from kclab.db.queries.fc2 import run_results
+
+    with closing(store.read()) as connection:
+        rows = [with_text(row) for row in run_results(connection, run)]
+    print_rows(rows, [SCOPE, *RESULT_COLUMNS], form)

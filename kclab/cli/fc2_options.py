@@ -1,0 +1,108 @@
+"""Options that the FC2 commands share, and how they become a subject."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kclab.cli.options import size_option
+from kclab.core.errors import BadUsage
+
+if TYPE_CHECKING:
+    from kclab.fc2.lab import Subject
+    from kclab.fc2.problem import Problem
+
+MIB = 1 << 20
+
+
+class Dtype(StrEnum):
+    """What a GEMM's operands are made of."""
+
+    BF16 = "bf16"
+    FP8 = "fp8_e4m3"
+    NVFP4 = "nvfp4"
+
+
+BoundaryArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[BOUNDARY]", help="A stored boundary: its workload's uuid, or `last`."),
+]
+ShapeOption = Annotated[
+    str | None, typer.Option("--shape", metavar="MxNxK", help="Make a synthetic boundary instead.")
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Operands of --shape.")]
+FastOption = Annotated[
+    bool,
+    typer.Option(
+        "--fast-accumulation/--no-fast-accumulation",
+        help="FP8: sum products below fp32. Part of the boundary.",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of a synthetic boundary's content.")]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", help="cublaslt or cpu; by default cublaslt where there is a GPU."),
+]
+WorkspaceOption = Annotated[
+    int, size_option("--workspace", "--workspace-bytes", help="Workspace given to every config.")
+]
+HotOption = Annotated[
+    bool, typer.Option("--hot", help="Leave the cache as it is between timed launches.")
+]
+CandidateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--candidate",
+        help="enumerate:BUDGET:RANK, a JSON file or text, or nine numbers joined by ':'. "
+        "By default the stored best that is still valid.",
+    ),
+]
+
+
+def make_problem(shape: str, dtype: Dtype, fast: bool) -> Problem:
+    """The problem of --shape, --dtype and --fast-accumulation."""
+    from kclab.fc2.problem import Precision, Problem, parse_shape
+
+    return Problem(Precision(dtype.value), *parse_shape(shape), fast)
+
+
+def make_subject(
+    boundary: str | None,
+    shape: str | None,
+    dtype: Dtype,
+    fast: bool,
+    seed: int,
+    backend: str | None,
+    workspace: int,
+    hot: bool,
+) -> Subject:
+    """What to measure. Raises BadUsage for both a boundary and a shape."""
+    from kclab.fc2.backends import default_backend
+    from kclab.fc2.lab import Subject
+
+    if boundary is not None and shape is not None:
+        raise BadUsage("name a stored boundary or a --shape, not both.")
+    problem = None if shape is None else make_problem(shape, dtype, fast)
+    return Subject(
+        backend=backend or default_backend(),
+        boundary=boundary,
+        problem=problem,
+        seed=seed,
+        workspace_bytes=workspace,
+        cold=not hot,
+    )
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of `120s`, `2m`, `1.5h` or a plain number. Raises BadUsage."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        value = float(number) * units[unit]
+    except ValueError:
+        raise BadUsage(f'"{text}" is not a time; write 120s, 2m or plain seconds.') from None
+    if not 0 <= value < float("inf"):
+        raise BadUsage(f'"{text}" is not a time; write 120s, 2m or plain seconds.')
+    return value

@@ -1,0 +1,132 @@
+"""How FC2 results read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kclab.cli.output import Column, note
+from kclab.cli.show import short, short_run, show_ms, show_time
+from kclab.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kclab.fc2.search import Event
+
+
+def show_gain(ratio: float) -> str:
+    """`+8.6 %` for a ratio of times of 1.086."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def show_bytes(size: int) -> str:
+    """A workspace."""
+    return format_bytes(size)
+
+
+def show_exact(value: int) -> str:
+    """Whether bytes are the baseline's."""
+    return "exact" if value else "differs"
+
+
+def with_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's row with its shape, TFLOP/s over logical rows, interval and parity in words."""
+    flops = 2 * row["m"] * row["n"] * row["k"]
+    low, high = row["ratio_low"], row["ratio_high"]
+    interval = None if low is None or high is None else f"{show_gain(low)} … {show_gain(high)}"
+    fast = "+fast" if row["fast_accumulation"] else ""
+    different = row["different"]
+    parity = "exact" if row["exact"] else f"parity failed ({different} elements)"
+    return {
+        **row,
+        "shape": f"{row['m']}x{row['n']}x{row['k']}",
+        "numerics": f"{row['precision']}{fast}",
+        "tflops": None if not row["b_ms"] else round(flops / (row["b_ms"] * 1e9), 1),
+        "interval": interval,
+        "parity": parity,
+    }
+
+
+RESULT_COLUMNS = (
+    Column("workload", show=short),
+    Column("shape"),
+    Column("numerics", "dtype"),
+    Column("config"),
+    Column("ratio", "gain", show=show_gain, right=True),
+    Column("interval", "95 %", hidden=True),
+    Column("verdict"),
+    Column("parity"),
+    Column("required_workspace", "workspace", show=show_bytes, right=True),
+    Column("a_ms", "A ms", show=show_ms, right=True),
+    Column("b0_ms", "B0 ms", show=show_ms, right=True),
+    Column("b_ms", "B ms", show=show_ms, right=True),
+    Column("tflops", "TFLOP/s", right=True),
+    Column("wrapper_ratio", "wrapper", show=show_gain, right=True),
+    Column("gates"),
+    Column("gpu", wide=True),
+    Column("kernel", hidden=True),
+    Column("measured_us", "measured", show=show_time, hidden=True),
+    Column("run", show=short_run, hidden=True),
+    Column("result_id", "result", right=True),
+)
+"""A result of one config."""
+
+SCOPE = Column("scope")
+
+CANDIDATE_COLUMNS = (
+    Column("config"),
+    Column("origin"),
+    Column("status"),
+    Column("screen_ratio", "gain", show=show_gain, right=True),
+    Column("screen_samples", "n", right=True),
+    Column("exact", show=show_exact),
+    Column("required_workspace", "workspace", show=show_bytes, right=True),
+    Column("waves", show=lambda value: f"{value:.1f}", right=True),
+    Column("grid"),
+    Column("cluster"),
+    Column("kernel", wide=True),
+    Column("stream_k", "stream-K", show=lambda value: "yes" if value else "no"),
+    Column("reason", wide=True),
+)
+"""What a run tried."""
+
+
+@contextmanager
+def shown_race() -> Iterator[Callable[[Event], None]]:
+    """A callback that draws the race on stderr; plain lines where stderr is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _say
+        return
+    from rich.live import Live
+
+    with Live(console=console, transient=True, refresh_per_second=4) as live:
+
+        def draw(event: Event) -> None:
+            live.update(_race_table(event))
+            if event.text != "screened":
+                live.console.print(f"{event.stage} after {event.seconds:.1f} s: {event.text}")
+
+        yield draw
+
+
+def _say(event: Event) -> None:
+    if event.text != "screened":
+        note(f"{event.stage} after {event.seconds:.1f} s: {event.text}")
+
+
+def _race_table(event: Event) -> Any:
+    from rich.table import Table
+
+    title = f"{event.stage} · {event.seconds:.0f} s · {event.configs} configs"
+    table = Table(title=f"{title} · {event.launches} launches", title_justify="left", box=None)
+    for heading in ("config", "against rank 0", "bytes"):
+        table.add_column(heading)
+    words = {True: "exact", False: "differs", None: "not looked at"}
+    for config, ratio, exact in event.leaders:
+        table.add_row(config, show_gain(ratio), words[exact])
+    return table

@@ -1,0 +1,178 @@
+"""What the FC2 lab remembers: the best config of each boundary, and how it came to be known."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from kclab.core.errors import NothingMatched
+from kclab.db.queries.runs import find_run
+
+CONFIG = (
+    "c.algorithm_id, c.tile_id, c.stages_id, c.split_k, c.reduction_scheme, c.cta_swizzle,"
+    " c.custom_option, c.inner_shape, c.cluster_shape"
+)
+CONFIG_TEXT = "||':'||".join(part.strip() for part in CONFIG.split(","))
+
+ELIGIBLE = "r.required_workspace IS NOT NULL AND coalesce(r.checked, 1) = 1"
+"""An unknown workspace need is never taken for zero; a failed check excludes."""
+
+ORDER = (
+    "CASE WHEN r.verdict = 'FAST' THEN 0 WHEN r.is_control THEN 1 ELSE 2 END,"
+    " r.ratio DESC, r.required_workspace, config"
+)
+"""Decided gains first, then the heuristic's own choice, then what is undecided."""
+
+FIELDS = f"""
+    w.uuid AS workload, b.precision, b.m, b.m_padded, b.n, b.k, b.fast_accumulation, b.block,
+    v.backend, v.gpu, v.cublaslt, v.driver, {CONFIG_TEXT} AS config, r.id AS result_id,
+    r.required_workspace, r.ratio, r.ratio_low, r.ratio_high, r.verdict, r.exact, r.different,
+    r.a_ms, r.b0_ms, r.b_ms, r.baseline_ratio, r.wrapper_ratio, r.floor, r.drift, r.pairs,
+    r.scope, r.stage, r.search_seconds, r.is_control, r.imported, r.measured_us,
+    l.kernel, run.uuid AS run
+"""
+
+FROM = """
+    FROM fc2_result r
+    JOIN fc2_boundary b ON b.id = r.boundary_id JOIN workload w ON w.id = b.workload_id
+    JOIN algo_config c ON c.id = r.config_id JOIN fc2_validity v ON v.id = r.validity_id
+    JOIN run ON run.id = r.run_id LEFT JOIN fc2_launch l ON l.id = r.launch_id
+"""
+
+GATES = """
+    (SELECT CASE WHEN sum(g.status = 'failed') THEN 'failed' WHEN count(*) THEN 'gated'
+            ELSE 'not gated' END
+     FROM fc2_gate g WHERE g.config_id = r.config_id AND g.boundary_id = r.boundary_id
+       AND g.validity_id = r.validity_id) AS gates
+"""
+
+
+def best_results(
+    connection: sqlite3.Connection,
+    *,
+    workspace: int | None = None,
+    inexact: bool = False,
+    precision: str | None = None,
+    workload: str | None = None,
+    gpu: str | None = None,
+) -> list[dict[str, Any]]:
+    """One row per workload, backend and GPU: its best config within a workspace, bytes.
+
+    `inexact` admits configs whose bytes differ from the baseline's.
+    """
+    terms: list[tuple[str, Any]] = [("r.scope = ?", "gemm")]
+    if workspace is not None:
+        terms.append(("r.required_workspace <= ?", workspace))
+    if not inexact:
+        terms.append(("r.exact = ?", 1))
+    if precision:
+        terms.append(("b.precision = ?", precision))
+    if workload:
+        terms.append(("w.uuid LIKE ? || '%'", workload))
+    if gpu:
+        terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
+    where = " AND ".join([ELIGIBLE, *(term for term, _ in terms)])
+    # The newest result of a config speaks for it; then the best of a boundary is chosen.
+    latest = f"""
+        SELECT r.*, {CONFIG_TEXT} AS config, row_number() OVER (
+            PARTITION BY r.boundary_id, r.validity_id, r.config_id
+            ORDER BY r.measured_us DESC, r.id DESC) AS newest
+        {FROM} WHERE {where}
+    """
+    ranked = f"""
+        SELECT r.id, row_number() OVER (
+            PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
+        FROM ({latest}) r JOIN fc2_validity v ON v.id = r.validity_id WHERE r.newest = 1
+    """
+    rows = connection.execute(
+        f"SELECT {FIELDS}, {GATES} {FROM} JOIN ({ranked}) p ON p.id = r.id AND p.place = 1"
+        " ORDER BY b.precision, b.m DESC, b.n, b.k",
+        [value for _, value in terms],
+    )
+    return [dict(row) for row in rows]
+
+
+def best_configs(
+    connection: sqlite3.Connection,
+    *,
+    boundary_id: int,
+    validity_sha256: str,
+    workspace: int,
+) -> list[dict[str, Any]]:
+    """Exact configs of a boundary under one validity key, best first; `config` as a tuple."""
+    rows = connection.execute(
+        f"SELECT {CONFIG_TEXT} AS config, max(r.id) {FROM}"
+        f" WHERE {ELIGIBLE} AND r.scope = 'gemm' AND r.exact = 1 AND r.boundary_id = ?"
+        "   AND v.sha256 = ? AND r.required_workspace <= ?"
+        f" GROUP BY r.config_id ORDER BY {ORDER}",
+        (boundary_id, validity_sha256, workspace),
+    )
+    return [{"config": tuple(int(n) for n in row["config"].split(":"))} for row in rows]
+
+
+def pareto(
+    connection: sqlite3.Connection, budgets: Sequence[int], **selection: Any
+) -> list[dict[str, Any]]:
+    """For each workspace budget the best of each workload; `budget` is added to each row."""
+    return [
+        {"budget": budget, **row}
+        for budget in budgets
+        for row in best_results(connection, workspace=budget, **selection)
+    ]
+
+
+def run_candidates(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
+    """What a run tried, fastest in the race first, with why others were not raced."""
+    run_id = int(find_run(connection, run)["id"])
+    rows = connection.execute(
+        f"SELECT {CONFIG_TEXT} AS config, f.origin, f.budget, f.rank, f.required_workspace,"
+        " f.waves, f.status, f.exact, f.screen_ratio, f.screen_samples, f.output_class,"
+        " l.kernel, l.grid, l.cluster, coalesce(l.stream_k, 0) AS stream_k,"
+        " coalesce(f.reason, (SELECT group_concat(k.name || ': ' || coalesce(k.detail, 'failed'),"
+        "   '; ') FROM fc2_check k WHERE k.candidate_id = f.id AND NOT k.passed)) AS reason"
+        " FROM fc2_candidate f JOIN algo_config c ON c.id = f.config_id"
+        " LEFT JOIN fc2_launch l ON l.id = f.launch_id WHERE f.run_id = ?"
+        " ORDER BY f.screen_ratio IS NULL, f.screen_ratio DESC, f.id",
+        (run_id,),
+    )
+    return [dict(row) for row in rows]
+
+
+def run_results(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
+    """A run's measured configs, the last measurement of each config and scope."""
+    run_id = int(find_run(connection, run)["id"])
+    rows = connection.execute(
+        f"SELECT {FIELDS}, {GATES}, max(r.id) {FROM} WHERE r.run_id = ?"
+        f" GROUP BY r.boundary_id, r.config_id, r.scope ORDER BY r.scope, {ORDER}",
+        (run_id,),
+    )
+    return [dict(row) for row in rows]
+
+
+def config_history(connection: sqlite3.Connection, config: Sequence[int]) -> list[dict[str, Any]]:
+    """Every measurement of a config, newest first."""
+    marks = " AND ".join(f"{name.strip()} = ?" for name in CONFIG.split(","))
+    rows = connection.execute(
+        f"SELECT {FIELDS}, {GATES} {FROM} WHERE {marks} ORDER BY r.measured_us DESC, r.id DESC",
+        tuple(config),
+    )
+    return [dict(row) for row in rows]
+
+
+def one_result(connection: sqlite3.Connection, result_id: int) -> dict[str, Any]:
+    """One result with its parity, checks, validity facts and samples' summary.
+
+    Raises NothingMatched.
+    """
+    row = connection.execute(
+        f"SELECT {FIELDS}, {GATES}, r.baseline, r.supplied_workspace, r.output_sha256, l.grid,"
+        f" l.cluster, l.stream_k, v.facts AS validity, run.argv {FROM} WHERE r.id = ?",
+        (result_id,),
+    ).fetchone()
+    if row is None:
+        raise NothingMatched(f"no FC2 result {result_id}; kclab fc2 best lists them.")
+    found = dict(row)
+    found["validity"] = json.loads(found["validity"])
+    return found

@@ -1,0 +1,302 @@
+"""The FC2 lab's runs: open a boundary on a backend, measure, keep rows, say what was found."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kclab.core.environment import environment_facts
+from kclab.core.errors import CheckFailed, EnvironmentLacking, NothingMatched
+from kclab.core.stats import MIN_PAIRS
+from kclab.db.connection import writing
+from kclab.db.runs import ActiveRun, run
+from kclab.db.store import Store
+from kclab.fc2.backends import Backend, Candidate, Refused, load_backend
+from kclab.fc2.bench import GEMM, PRODUCER_GEMM, Bench
+from kclab.fc2.boundary import (
+    Boundary,
+    find_boundary,
+    load_boundary,
+    store_boundary,
+    synthetic_boundary,
+)
+from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gpu import find_gpu, held
+from kclab.fc2.problem import WORKSPACE_BUDGETS, Problem
+from kclab.fc2.rows import RowSink
+from kclab.fc2.search import Event, Options, Outcome, Search
+from kclab.fc2.search.finals import Result
+from kclab.fc2.search.pool import Entry
+from kclab.fc2.validity import Validity, current_validity
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What to measure, and on what."""
+
+    backend: str
+    boundary: str | None = None
+    """A stored boundary: its workload's uuid or the beginning of it, or `last`."""
+    problem: Problem | None = None
+    """Or a synthetic one of this size."""
+    seed: int = 440_420
+    """Of a synthetic one's content."""
+    workspace_bytes: int = max(WORKSPACE_BUDGETS)
+    cold: bool = True
+    """Overwrite the cache before each timed launch."""
+
+
+@dataclass(slots=True)
+class Session:
+    """An open run on one boundary."""
+
+    active: ActiveRun
+    boundary: Boundary
+    boundary_id: int
+    backend: Backend
+    bench: Bench
+    sink: RowSink
+    validity: Validity
+
+
+Watch = Callable[[Event], None]
+
+
+def no_watch(_event: Event) -> None:
+    """For callers that do not look."""
+
+
+@contextmanager
+def session(
+    store: Store, subject: Subject, mode: str, params: Mapping[str, Any]
+) -> Iterator[Session]:
+    """A run with its boundary stored and its bench open, holding the device.
+
+    Raises EnvironmentLacking (kept as the run's error) where the dtype cannot run here.
+    """
+    backend = load_backend(subject.backend)
+    facts = backend.facts()
+    environment = {**environment_facts(), **{k: v for k, v in facts.items() if k == "cublaslt"}}
+    device = str(facts.get("gpu_uuid") or facts.get("gpu"))
+    with (
+        held(device),
+        run(store, "fc2", params, mode=mode, environment=environment) as active,
+    ):
+        connection = active.connection
+        boundary, boundary_id = _boundary(store, connection, subject, backend)
+        validity = current_validity(backend)
+        _note_device(active, backend, "begin")
+        sink = RowSink(connection, active.id, boundary_id, validity, subject.workspace_bytes)
+        _require(backend, boundary, sink, subject.workspace_bytes)
+        bench = Bench(
+            backend,
+            boundary.problem,
+            boundary.operands,
+            subject.workspace_bytes,
+            gate_up=boundary.gate_up,
+            cold=subject.cold,
+        )
+        try:
+            yield Session(active, boundary, boundary_id, backend, bench, sink, validity)
+        finally:
+            bench.close()
+            _note_device(active, backend, "end")
+
+
+def _boundary(
+    store: Store, connection: sqlite3.Connection, subject: Subject, backend: Backend
+) -> tuple[Boundary, int]:
+    if subject.problem is not None:
+        made = synthetic_boundary(subject.problem, subject.seed, backend.device)
+        return made, store_boundary(store, connection, made)
+    row = find_boundary(connection, subject.boundary or "last")
+    return load_boundary(store, connection, row, backend.device), row.id
+
+
+def _require(backend: Backend, boundary: Boundary, sink: RowSink, workspace: int) -> None:
+    """Keep what the library answers as rows before the dtype is refused."""
+    try:
+        backend.require(boundary.problem)
+    except EnvironmentLacking:
+        gemm = backend.open(boundary.problem, boundary.operands, workspace)
+        for budget in WORKSPACE_BUDGETS:
+            try:
+                found = len(gemm.enumerate(budget, 1))
+                sink.enumerated(budget, 1, found, None)
+            except Refused as refusal:
+                sink.enumerated(budget, 1, 0, str(refusal))
+        gemm.close()
+        raise
+
+
+def _note_device(active: ActiveRun, backend: Backend, when: str) -> None:
+    uuid = str(backend.facts().get("gpu_uuid") or "")
+    gpu = find_gpu(uuid) if uuid else None
+    if gpu is None:
+        return
+    with writing(active.connection) as tx:
+        row = tx.execute("SELECT volatile FROM run WHERE id = ?", (active.id,)).fetchone()
+        known = json.loads(row[0]) if row[0] else {}
+        known[when] = gpu.read().to_json()
+        tx.execute(
+            "UPDATE run SET volatile = ?, gpu_uuid = ? WHERE id = ?",
+            (json.dumps(known), uuid, active.id),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep found; the rows hold the rest."""
+
+    run_uuid: str
+    problem: Problem
+    outcome: Outcome
+    scopes: Sequence[Result]
+    """The winners in the producer + GEMM scope."""
+    gpu: str
+
+
+def capture(store: Store, problem: Problem, backend_name: str, seed: int) -> tuple[str, int]:
+    """Store a synthetic boundary; (run uuid, boundary id)."""
+    backend = load_backend(backend_name)
+    params = {"shape": problem.shape, "numerics": problem.numerics, "seed": seed}
+    with run(store, "fc2", params, mode="capture") as active:
+        made = synthetic_boundary(problem, seed, backend.device)
+        boundary_id = store_boundary(store, active.connection, made)
+        active.finish_as("passed", f"{problem.shape} {problem.numerics}, synthetic")
+    return active.uuid, boundary_id
+
+
+def sweep(
+    store: Store,
+    subject: Subject,
+    options: Options,
+    *,
+    resume: bool = False,
+    watch: Watch = no_watch,
+    params: Mapping[str, Any] | None = None,
+) -> SweepReport:
+    """Search a boundary's configs and judge the winners in both scopes.
+
+    Raises NothingMatched where nothing could be measured.
+    """
+    with session(store, subject, "sweep", params or {}) as open_run:
+        known = _unfinished(open_run) if resume else []
+        searching = Search(open_run.bench, options, open_run.sink, watch, known)
+        outcome = searching.run()
+        if outcome.exact is None and outcome.any is None:
+            raise NothingMatched("nothing was measured: every config was refused or failed.")
+        scopes = _producer_scope(open_run, searching, outcome)
+        open_run.active.finish_as("passed", _summary(open_run.boundary.problem, outcome))
+        gpu = str(open_run.backend.facts()["gpu"])
+        return SweepReport(open_run.active.uuid, open_run.boundary.problem, outcome, scopes, gpu)
+
+
+def _producer_scope(open_run: Session, searching: Search, outcome: Outcome) -> list[Result]:
+    if open_run.bench.gate_up is None:
+        return []
+    winners = dict.fromkeys(r.config for r in (outcome.exact, outcome.any) if r)
+    entries = [searching.pool.entries[config] for config in winners]
+    results = searching.finals.judge(entries, "final", scope=PRODUCER_GEMM, fewest=10)
+    open_run.sink.results(results)
+    return results
+
+
+def _summary(problem: Problem, outcome: Outcome) -> str:
+    best = outcome.exact
+    text = f"{problem.shape} {problem.numerics}: "
+    if best is None:
+        return text + "no exact config"
+    if best.is_control:
+        return text + f"rank 0 stays ({best.algorithm.verdict})"
+    return text + f"{best.config.text} {(best.gain - 1) * 100:+.1f} % {best.algorithm.verdict}"
+
+
+def _unfinished(open_run: Session) -> list[Candidate]:
+    """The promising candidates of this boundary's last run: they need not be found again."""
+    rows = open_run.active.connection.execute(
+        "SELECT c.*, f.required_workspace, f.waves FROM fc2_candidate f"
+        " JOIN algo_config c ON c.id = f.config_id"
+        " WHERE f.status = 'valid' AND f.boundary_id = ? AND f.run_id = ("
+        "   SELECT max(run_id) FROM fc2_candidate WHERE boundary_id = ? AND run_id < ?)"
+        " ORDER BY f.screen_ratio DESC LIMIT 24",
+        (open_run.boundary_id, open_run.boundary_id, open_run.active.id),
+    ).fetchall()
+    return [
+        Candidate(
+            AlgorithmConfig(*tuple(row)[1:10]), row["required_workspace"], row["waves"], "resumed"
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReport:
+    """One config in both scopes."""
+
+    run_uuid: str
+    problem: Problem
+    results: Sequence[Result]
+    """B0 and the config, in each scope."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the config's bytes were A's in every scope."""
+        return all(result.exact for result in self.results)
+
+
+def measure(
+    store: Store,
+    subject: Subject,
+    choose: Callable[[Session], Candidate],
+    *,
+    mode: str,
+    rounds: int,
+    params: Mapping[str, Any] | None = None,
+) -> CandidateReport:
+    """Measure one config against A and B0 in both scopes.
+
+    Raises CheckFailed, with the rows kept, where its bytes differ from A's.
+    """
+    with session(store, subject, mode, params or {}) as open_run:
+        candidate = choose(open_run)
+        searching = Search(open_run.bench, Options(seconds=0), open_run.sink)
+        (entry,) = searching.pool.admit([candidate])
+        if entry.status != "valid":
+            open_run.sink.entries([entry])
+            raise CheckFailed(f"config {entry.name} was refused: {entry.reason}.")
+        results = _both_scopes(open_run, searching, entry, mode, rounds)
+        own = [r for r in results if r.config == candidate.config]
+        report = CandidateReport(open_run.active.uuid, open_run.boundary.problem, results)
+        if not all(r.counts for r in own):
+            raise CheckFailed(f"config {entry.name} is not byte-exact: {_why(own)}. Rows are kept.")
+        gain = (own[0].gain - 1) * 100
+        verdict = own[0].algorithm.verdict
+        open_run.active.finish_as("passed", f"{entry.name} exact, {gain:+.1f} % {verdict}")
+        return report
+
+
+def _both_scopes(
+    open_run: Session, searching: Search, entry: Entry, mode: str, rounds: int
+) -> list[Result]:
+    scopes = [GEMM, PRODUCER_GEMM] if open_run.bench.gate_up is not None else [GEMM]
+    results: list[Result] = []
+    for scope in scopes:
+        fewest = rounds if scope == GEMM else max(MIN_PAIRS, rounds // 2)
+        found = searching.finals.judge([entry], mode, scope=scope, fewest=fewest)
+        open_run.sink.results(found)
+        results += found
+    open_run.sink.entries([entry])
+    return results
+
+
+def _why(results: Sequence[Result]) -> str:
+    different = max(result.parity.different for result in results)
+    failed = [check for result in results for check in result.checks if not check.passed]
+    if different:
+        return f"{different} elements differ from {results[0].baseline}"
+    return "; ".join(f"{check.name}: {check.detail}" for check in failed[:1])
