@@ -4,8 +4,8 @@ The unit is the pair: control and candidate timed next to each other in one roun
 drifts (clocks, temperature, a neighbour) hits both. A round's ratio is control / candidate, above
 1 where the candidate is faster; rounds are summarised by their median, which no outlier moves
 far. Confidence intervals are order statistics: they assume nothing about the distribution but that
-the rounds are independent. Standard library only; times in any one unit. `kclab.core.unpaired` compares
-samples that were not taken side by side.
+the rounds are independent. Standard library only; times in any one unit. Samples that were not
+taken side by side: `kclab.core.unpaired`.
 """
 
 from __future__ import annotations

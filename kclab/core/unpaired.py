@@ -21,8 +21,8 @@ def shift_interval(
     The estimate is the median of all n x m ratios; the interval is their k-th smallest and
     largest, k from the Mann-Whitney U distribution by its normal approximation
     k = nm/2 - z sqrt(nm (n+m+1) / 12) (Hollander, Wolfe & Chicken, 4.3). Each side is thinned to
-    300 values. Coverage is 0, and the interval unbounded, where either side has fewer than MIN_PAIRS
-    values.
+    300 values. Coverage is 0, and the interval unbounded, where either side has fewer than
+    MIN_PAIRS values.
     """
     first, second = _thinned(control), _thinned(candidate)
     ratios = sorted(a / b for a in first for b in second)
@@ -37,35 +37,3 @@ def shift_interval(
 def _thinned(values: Sequence[float], most: int = 300) -> Sequence[float]:
     step = -(-len(values) // most)
     return values[::step] if step > 1 else values
-
-
-def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p value that two unpaired samples come from one distribution.
-
-    Normal approximation with correction for ties and continuity (Mann & Whitney 1947; Lehmann,
-    Nonparametrics, 1.2-1.3). 1.0 where all values are equal.
-    """
-    n, m = len(first), len(second)
-    ranks, ties = _ranks([*first, *second])
-    u = sum(ranks[:n]) - n * (n + 1) / 2
-    total = n + m
-    variance = n * m / 12 * (total + 1 - ties / (total * (total - 1)))
-    if variance <= 0:
-        return 1.0
-    z = max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(variance)
-    return math.erfc(z / math.sqrt(2))
-
-
-def _ranks(values: Sequence[float]) -> tuple[list[float], int]:
-    """(mid-ranks from 1, the sum over groups of ties of t^3 - t)."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks, ties, start = [0.0] * len(values), 0, 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for place in order[start:end]:
-            ranks[place] = (start + 1 + end) / 2
-        ties += (end - start) ** 3 - (end - start)
-        start = end
-    return ranks, ties

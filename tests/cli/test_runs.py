@@ -304,6 +304,31 @@ def test_compare_joins_searched_configs(searched: Store, invoke: Cli) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("factor", "change"), [(1.0, "same"), (1.01, "same"), (1.2, "worse"), (0.8, "better")]
+)
+def test_compare_of_plain_times_is_by_their_samples(
+    sample: Store, invoke: Cli, factor: float, change: str
+) -> None:
+    with closing(sqlite3.connect(sample.database)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO measurement(id, run_id, name, candidate_ms, pairs)"
+            " VALUES (?, ?, 'plain', 5, 0)",
+            [(51, 5), (61, 6)],
+        )
+        connection.executemany(
+            "INSERT INTO timing_sample(measurement_id, round, position, arm, ms)"
+            " VALUES (?, ?, 0, 'A', ?)",
+            [
+                (m, n, 5 * f * (1 + n % 5 / 1000))
+                for m, f in ((51, 1), (61, factor))
+                for n in range(20)
+            ],
+        )
+    rows = json.loads(invoke("runs", "compare", "--all", BENCH_A, BENCH_B, "-f", "json").out)
+    assert {row["change"] for row in rows if row["name"] == "plain"} == {change}
+
+
 def test_rm_keeps_a_workload_that_a_search_needs(searched: Store, invoke: Cli) -> None:
     assert "1 workload" not in invoke("runs", "rm", "-y", CAPTURE_A).err
     assert counts(searched, "workload", "fc2_boundary", "fc2_result") == {

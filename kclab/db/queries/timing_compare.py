@@ -1,7 +1,8 @@
 """Timings of two runs: measurements by name, searched GEMM configs by workload, config and scope.
 
 What is compared is each run's ratio to its own control, since it holds where clocks or machines
-differ. A change counts when the confidence intervals do not overlap and it is beyond MARGIN.
+differ. A change counts when the confidence intervals do not overlap and it is beyond MARGIN. What
+was timed without a control is compared by its samples.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from kclab.core.stats import MARGIN
+from kclab.core.stats import MARGIN, SAMENESS_LIMIT, Verdict, judge
+from kclab.core.unpaired import shift_interval
 from kclab.db.queries.compared import Change, Compared, Row, join_rows
 
 MEASUREMENTS = """
-    SELECT name, NULL AS workload, NULL AS place, NULL AS exact, candidate_ms, ratio, ratio_low,
+    SELECT id, name, NULL AS workload, NULL AS place, NULL AS exact, candidate_ms, ratio, ratio_low,
         ratio_high
     FROM measurement m WHERE run_id = ?
         AND NOT EXISTS (SELECT 1 FROM fc2_result f WHERE f.measurement_id = m.id)
@@ -21,7 +23,7 @@ MEASUREMENTS = """
 """
 
 RESULTS = """
-    SELECT d.name, w.uuid AS workload,
+    SELECT NULL AS id, d.name, w.uuid AS workload,
         concat_config || ' ' || f.scope AS place, f.exact, f.b_ms AS candidate_ms, f.ratio,
         f.ratio_low, f.ratio_high
     FROM fc2_result f JOIN fc2_boundary b ON b.id = f.boundary_id
@@ -47,7 +49,8 @@ def compare_timings(connection: sqlite3.Connection, run_a: int, run_b: int) -> I
         lambda row: (row["name"], row["workload"], row["place"]),
     )
     for a, b in pairs:
-        yield _timing(_timing_change(a, b), a, b)
+        change = _plain_change(connection, a, b) if a["id"] and b["id"] else None
+        yield _timing(change or _timing_change(a, b), a, b)
     yield from (_timing(Change.VANISHED, a, None) for a in first)
     yield from (_timing(Change.APPEARED, None, b) for b in second)
 
@@ -59,6 +62,26 @@ def _timings(connection: sqlite3.Connection, run_id: int) -> list[Row]:
         for row in connection.execute(RESULTS, (run_id,))
     }
     return [*measured, *last.values()]
+
+
+def _plain_change(connection: sqlite3.Connection, a: Row, b: Row) -> Change | None:
+    """The change of a time that has no control in either run; None where one has."""
+    if a["ratio"] is not None or b["ratio"] is not None:
+        return None
+    before, after = (_samples(connection, row["id"]) for row in (a, b))
+    if not before or not after:
+        return None
+    # No A/A samples span the two sessions; sameness is held to its own limit.
+    verdict = judge(shift_interval(before, after), SAMENESS_LIMIT)
+    return {Verdict.FAST: Change.BETTER, Verdict.SLOW: Change.WORSE}.get(verdict, Change.SAME)
+
+
+def _samples(connection: sqlite3.Connection, measurement_id: int) -> list[float]:
+    rows = connection.execute(
+        "SELECT ms FROM timing_sample WHERE measurement_id = ? ORDER BY round, position",
+        (measurement_id,),
+    )
+    return [float(row[0]) for row in rows]
 
 
 def _timing_change(a: Row, b: Row) -> Change:
