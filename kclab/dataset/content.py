@@ -62,6 +62,8 @@ class Content:
         capture = self.known.captures.get(case.capture_uuid)
         if capture is None or (case.verdict is not None and not capture.judged):
             return False
+        if self.known.absent and any(t.claim in self.known.absent for t in _tensors(case)):
+            return False
         for name, tensor in (case.outputs or {}).items():
             claim = self._claim(tensor)
             if claim and capture.outputs.get(name, claim) != claim:

@@ -16,7 +16,7 @@ from kclab.dataset.cases import Refusal, Root
 from kclab.dataset.content import Content
 from kclab.dataset.foreign import ForeignRow, add_foreign, read_foreign
 from kclab.dataset.insertion import insert
-from kclab.dataset.known import Known, known_blobs, known_captures, known_sources
+from kclab.dataset.known import Known, absent_blobs, known_blobs, known_captures, known_sources
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress, RootRefused
 from kclab.dataset.prepared import Prepared
 from kclab.dataset.roots import read_root
@@ -73,6 +73,7 @@ def _known(active: ActiveRun, root: Root, options: ImportOptions) -> Known:
     return Known(
         captures=known_captures(active.connection, captures),
         sources=known_sources(active.connection, bare) if bare else {},
+        absent=absent_blobs(active.connection),
         blobs=lambda digests: known_blobs(active.connection, digests),
     )
 

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kclab.blob.safetensors_file import TENSOR_KEY
@@ -73,6 +73,8 @@ class _StoreImport:
     source: sqlite3.Connection
     options: ImportOptions
     summary: ImportSummary
+    unvalidated: list[str] = field(default_factory=list)
+    """Receipts that come without a verdict."""
 
     def run(self, progress: Progress) -> None:
         skip = self._judge()
@@ -106,7 +108,7 @@ class _StoreImport:
             if status == "passed":
                 continue
             if status is None and self.options.include_unvalidated:
-                self.summary.unvalidated += 1
+                self.unvalidated.append(uuid)
                 continue
             why = "no replay has judged it" if status is None else f"its last replay {status}"
             where = f"{self.database}: capture {uuid}"
@@ -218,11 +220,20 @@ class _StoreImport:
             try:
                 add_blobs(target, rows.values(), verified_us=at)
                 merge.run()
+                self._mark_unvalidated(target)
             except sqlite3.IntegrityError as error:
                 raise DatasetRefused(
                     f"{self.database}: its rows break the schema ({error}); nothing was imported."
                 ) from error
         self._count(merge, len(absent))
+
+    def _mark_unvalidated(self, target: sqlite3.Connection) -> None:
+        target.execute(
+            "UPDATE capture SET receipt = json_set(receipt, '$.unvalidated', json('true'))"
+            " WHERE uuid IN (SELECT value FROM json_each(?))"
+            " AND NOT EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = capture.id)",
+            (json.dumps(self.unvalidated),),
+        )
 
     def _count(self, merge: Merge, absent: int) -> None:
         summary, added = self.summary, dict(merge.added)
@@ -235,6 +246,7 @@ class _StoreImport:
         summary.other = sum(added.values())
         summary.known = merge.known["capture"]
         summary.absent = absent
+        summary.unvalidated = len(self.unvalidated)
 
 
 def _shape(text: str) -> list[int]:

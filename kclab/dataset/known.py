@@ -29,6 +29,8 @@ class Known:
     """By the receipt's uuid."""
     sources: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """The `extra` of workloads without a receipt, by definition and the uuid they had."""
+    absent: frozenset[str] = frozenset()
+    """Digests whose bytes the store does not have."""
     blobs: Callable[[Iterable[str]], dict[str, Arrival]] = lambda digests: {}
     """Those of some digests whose bytes the store vouches for."""
 
@@ -60,6 +62,13 @@ def known_blobs(connection: sqlite3.Connection, digests: Iterable[str]) -> dict[
         (json.dumps(list(digests)),),
     )
     return {row[0]: Arrival(row[0], row[1], tuple(json.loads(row[2])), row[3]) for row in rows}
+
+
+def absent_blobs(connection: sqlite3.Connection) -> frozenset[str]:
+    """The digests whose bytes are elsewhere; a root that has them now is read again."""
+    return frozenset(
+        row[0] for row in connection.execute("SELECT sha256 FROM blob WHERE NOT present")
+    )
 
 
 def known_sources(

@@ -96,6 +96,7 @@ class Merge:
                 self._merge_children(table)
             self.added[table.name] = self.target.total_changes - before
         self._link_parents()
+        self._finish_runs()
 
     def _merge_keyed(self, table: Table) -> None:
         ids = self._ids.setdefault(table.name, {})
@@ -164,3 +165,15 @@ class Merge:
             if run in self._new["run"] and run in ids and parent in ids
         ]
         self.target.executemany("UPDATE run SET parent_id = ? WHERE id = ?", links)
+
+    def _finish_runs(self) -> None:
+        """How a run ended, where it was still going when it first came."""
+        ended = self.source.execute(
+            "SELECT status, exit_code, finished_us, heartbeat_us, summary, uuid FROM run"
+            " WHERE status <> 'running'"
+        )
+        self.target.executemany(
+            "UPDATE run SET status = ?, exit_code = ?, finished_us = ?, heartbeat_us = ?,"
+            " summary = ? WHERE uuid = ? AND status = 'running'",
+            ended,
+        )
