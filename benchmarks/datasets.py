@@ -42,7 +42,7 @@ def small_gemms(count: int) -> list[tuple[dict[str, Any], Any, int]]:
 
 
 def write_small_root(root: Path, count: int, *, validated: bool = False) -> None:
-    """A capture root of `count` small GEMMs in the seed's layout, with a passing report if asked."""
+    """A capture root of `count` small GEMMs in the seed's layout, validated if asked."""
     body = gemm_definition()
     write_definition(root, body)
     writer = Writer(root, {body["name"]: body})
