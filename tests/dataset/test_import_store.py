@@ -93,7 +93,9 @@ def other(tmp_path: Path, empty_database: Path) -> Store:
 
 def last_run(store: Store) -> str:
     with closing(sqlite3.connect(store.database)) as connection:
-        return str(connection.execute("SELECT uuid FROM run ORDER BY id DESC").fetchone()[0])
+        return str(
+            connection.execute("SELECT uuid FROM run ORDER BY started_us DESC").fetchone()[0]
+        )
 
 
 def importing_run(store: Store, rows: Rows) -> str:
