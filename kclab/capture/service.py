@@ -206,7 +206,8 @@ def _conclude(
     captures, stall = _captures(active)
     problems = _problems(active, control, code, ends)
     problems += _coverage_problems(coverage, plan, installed=bool(ends))
-    failed = bool(problems) and (captures or code or control.failures())
+    tried = captures or code or control.failures() or any(c.selected for c in coverage)
+    failed = bool(problems) and tried
     return CaptureSummary(
         run_uuid=active.uuid,
         status="failed" if failed else "passed" if captures else "empty",
@@ -256,11 +257,12 @@ def _coverage_problems(
         for reason, count in c.skipped.items()
         if reason.startswith(NOT_WRITTEN)
     ]
-    if not any(c.seen or c.skipped for c in coverage):
-        return [*unwritten, "no call that an adapter knows was seen."]
     silent = uncaptured(coverage, plan.definitions)
-    if plan.definitions and not any(c.captured for c in coverage):
-        silent = [f"0 of {len(plan.definitions)} requested definitions captured.", *silent]
+    if not any(c.captured for c in coverage):
+        if plan.definitions:
+            silent = [f"0 of {len(plan.definitions)} requested definitions captured.", *silent]
+        if not any(c.seen or c.skipped for c in coverage):
+            silent.append("no call that an adapter knows was seen.")
     return unwritten + silent
 
 
