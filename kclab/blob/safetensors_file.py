@@ -74,9 +74,12 @@ def encode_header(dtype: str, shape: tuple[int, ...], nbytes: int, key: str = TE
     return struct.pack("<Q", len(text)) + text
 
 
-def read_slots(file: BinaryIO | FileIO, path: Path | str) -> dict[str, TensorSlot]:
+def read_slots(
+    file: BinaryIO | FileIO, path: Path | str, *, trailing: int = 0
+) -> dict[str, TensorSlot]:
     """Parse and check the header of an open file, leaving it positioned at the data.
 
+    Up to `trailing` bytes may follow the payload: published checkpoints have been seen to end so.
     Raises BlobDamaged, naming `path`, or BlobAbsent when it is a Git LFS pointer.
     """
     status = os.fstat(file.fileno())
@@ -97,7 +100,7 @@ def read_slots(file: BinaryIO | FileIO, path: Path | str) -> dict[str, TensorSlo
         raise BlobDamaged(f"damaged blob {path}: {size} of at least {8 + length} bytes.")
     slots = _slots(file.read(length), 8 + length, path)
     expected = 8 + length + sum(slot.nbytes for slot in slots.values())
-    if size != expected:
+    if not expected <= size <= expected + trailing:
         raise BlobDamaged(f"damaged blob {path}: {size} of {expected} bytes.")
     return slots
 

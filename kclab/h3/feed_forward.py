@@ -6,6 +6,8 @@ fc1's output holds the gate in its first half, as checkpoints store it; diffuser
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,17 +23,34 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return nn.functional.silu(gate) * up
 
 
+Fc2Method = Callable[["Tensor"], "Tensor"]
+"""fc1's output [M, 2K], gate first, to FC2's output [M, N]."""
+
+
 class Fc2(nn.Module):
-    """SwiGLU and the product after it. `forward_swiglu` is the one method that others replace."""
+    """SwiGLU and the product after it."""
 
     def __init__(self, ffn: int, hidden: int):
         super().__init__()
         self.linear: nn.Module = nn.Linear(ffn, hidden, bias=False)
+        self.method: Fc2Method = self.own
+        """What runs; `replaced` puts another one in its place."""
 
-    def forward_swiglu(self, gate_up: Tensor) -> Tensor:
-        """[M, 2K] to [M, N], in the model's own arithmetic."""
+    def own(self, gate_up: Tensor) -> Tensor:
+        """In the model's own arithmetic."""
         result: Tensor = self.linear(swiglu(gate_up))
         return result
+
+
+@contextmanager
+def replaced(fc2: Fc2, method: Fc2Method) -> Iterator[None]:
+    """Compute a block's FC2 by another method, until the block of code ends, however it ends."""
+    before = fc2.method
+    fc2.method = method
+    try:
+        yield
+    finally:
+        fc2.method = before
 
 
 class FeedForward(nn.Module):
@@ -44,10 +63,17 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         rows = hidden.reshape(-1, hidden.shape[-1])
-        return self.fc2.forward_swiglu(self.fc1(rows)).reshape(hidden.shape)
+        return self.fc2.method(self.fc1(rows)).reshape(hidden.shape)
 
 
 def bias_of(linear: nn.Module) -> Tensor | None:
     """A linear layer's bias, if it has one."""
     bias = getattr(linear, "bias", None)
     return bias if isinstance(bias, torch.Tensor) else None
+
+
+def fc2_of(block: nn.Module) -> Fc2:
+    """The FC2 of a transformer block."""
+    fc2 = block.get_submodule("ff.fc2")
+    assert isinstance(fc2, Fc2)
+    return fc2

@@ -40,12 +40,16 @@ class Conditioning:
     """Cosines and sines, float32 [S, 6 * rope_freqs]."""
 
 
-Visit = Callable[[int, "nn.Module", "Tensor", "Tensor"], None]
-"""(index, block, its input, its output), both [S, hidden], after a block has run."""
+BlockRun = Callable[[int, "nn.Module", "Tensor", Conditioning], "Tensor"]
+"""(index, block, tokens [S, hidden], conditioning) to what the block makes of them."""
 
 
-def no_visit(index: int, block: nn.Module, before: Tensor, after: Tensor) -> None:
-    """Look at nothing."""
+def run_block(_index: int, block: nn.Module, hidden: Tensor, conditioning: Conditioning) -> Tensor:
+    """[S, hidden] through one block as it is."""
+    result: Tensor = block(
+        hidden[None], conditioning.embedded, conditioning.rows, conditioning.rotary
+    )
+    return result[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +93,21 @@ class Denoiser:
             self.ends.rope(packed.positions),
         )
 
-    def run_block(self, block: nn.Module, hidden: Tensor, conditioning: Conditioning) -> Tensor:
-        """[S, hidden] through one block."""
-        result: Tensor = block(
-            hidden[None], conditioning.embedded, conditioning.rows, conditioning.rotary
-        )
-        return result[0]
-
     def traverse(
-        self, hidden: Tensor, conditioning: Conditioning, visit: Visit = no_visit
+        self, hidden: Tensor, conditioning: Conditioning, run: BlockRun = run_block
     ) -> Tensor:
         """[S, hidden] through all blocks."""
         for index in range(len(self.blocks)):
-            block = self.blocks[index]
-            after = self.run_block(block, hidden, conditioning)
-            visit(index, block, hidden, after)
-            hidden = after
+            hidden = run(index, self.blocks[index], hidden, conditioning)
         return hidden
 
-    def velocity(self, layout: Layout, text: Tensor) -> Velocity:
+    def velocity(self, layout: Layout, text: Tensor, run: BlockRun = run_block) -> Velocity:
         """The model as the sampler calls it; the heads say data minus noise, hence the sign."""
 
         def call(latents: Latents, sigma: float) -> Latents:
             packed = self.pack(layout, text, latents, sigma)
             conditioning = self.condition(packed)
-            hidden = self.traverse(packed.hidden, conditioning)
+            hidden = self.traverse(packed.hidden, conditioning, run)
             return self._heads(layout, hidden, conditioning)
 
         return call

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kclab.core.errors import BadUsage
-from kclab.h3.model import Denoiser, random_denoiser
+from kclab.h3.model import Denoiser, random_denoiser, run_block
 from kclab.h3.packing import (
     audio_latents,
     audio_tokens,
@@ -163,8 +163,8 @@ def test_attention_backends_are_chosen_by_diffusers_names(tiny: Denoiser) -> Non
     assert other.blocks[7].attn.processor._attention_backend == "_native_math"
     with torch.inference_mode():
         packed = tiny.pack(LAYOUT, text, latents, 1.0)
-        expected = tiny.run_block(tiny.blocks[0], packed.hidden, tiny.condition(packed))
-        found = other.run_block(other.blocks[0], packed.hidden, other.condition(packed))
+        expected = run_block(0, tiny.blocks[0], packed.hidden, tiny.condition(packed))
+        found = run_block(0, other.blocks[0], packed.hidden, other.condition(packed))
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
     with pytest.raises(BadUsage, match=r"'fast': diffusers knows .*native"):
         use_attention(tiny.blocks[0], "fast")
