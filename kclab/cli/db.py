@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from kclab.core.units import format_bytes
 if TYPE_CHECKING:
     from kclab.db.check import CheckReport, Progress
     from kclab.db.garbage import Garbage
+    from kclab.db.store import Store
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -226,6 +227,8 @@ def gc(
     from kclab.db.garbage import find_garbage, remove_garbage
 
     store = current_store(context)
+    if yes:
+        _adopt_abandoned(store)
     garbage = find_garbage(store, int(older_than * 60_000_000))
     print_rows(_garbage_rows(garbage), FAULTS[:2], form, empty="nothing to remove.")
     if garbage.alive:
@@ -241,6 +244,15 @@ def gc(
         )
     elif garbage.count:
         note(f"{format_bytes(garbage.nbytes)} would go; kclab db gc --yes removes it.")
+
+
+def _adopt_abandoned(store: Store) -> None:
+    """Read in what killed captures left aside: it names blobs that have no row yet."""
+    from kclab.capture.settle import adopt_abandoned
+
+    with closing(store.write()) as connection:
+        if adopted := adopt_abandoned(connection, store.database):
+            note(f"{counted(adopted, 'killed capture')} settled first.")
 
 
 def _garbage_rows(garbage: Garbage) -> list[dict[str, str]]:

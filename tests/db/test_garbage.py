@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from kclab.db.garbage import blob_users, find_garbage, remove_garbage
 from kclab.db.rows import BlobRow, add_blobs
 from kclab.db.runs import run
 from kclab.db.store import Store
+from tests.capture.recording import recording
 from tests.conftest import Cli
 from tests.db.filled import add_bytes, fill
 
@@ -211,3 +213,27 @@ class TestCommand:
     def test_it_makes_no_database(self, invoke: Cli, tmp_path: Path) -> None:
         assert invoke("db", "gc", "--yes").code == 5
         assert list(tmp_path.iterdir()) == []
+
+    def test_it_first_reads_in_what_a_killed_capture_left_aside(
+        self, store: Store, invoke: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its blobs have no row yet, and would be taken for garbage."""
+        monkeypatch.setenv("KCLAB_BUSY_TIMEOUT_MS", "50")
+        with recording(store) as session:
+            with closing(sqlite3.connect(store.database, isolation_level=None)) as blocker:
+                blocker.execute("BEGIN IMMEDIATE")
+                session.gemm()
+                session.recorder.close(30)
+            session.plan.save()
+        dead = "nobody:999999999:1"
+        for file in (session.control.path / "workers").iterdir():
+            facts = json.loads(file.read_text())
+            file.unlink()
+            session.control.write_worker(dead, {**facts, "process": dead})
+        for sha256 in list(store.blobs.present()):
+            age(store.blobs.path(sha256))
+        assert len(find_garbage(store, HOUR_US).files) == 3
+        done = invoke("--db", store.database, "db", "gc", "--yes")
+        assert done.code == 0 and "1 killed capture settled first" in done.err
+        report = check(store)
+        assert (report.blobs, report.faults) == (3, [])
