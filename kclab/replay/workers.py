@@ -35,7 +35,7 @@ POLL_SECONDS = 0.5
 
 
 class WorkerPool:
-    """Workers on one kind of device. Use it as a context manager, and `run` once inside."""
+    """Workers on one kind of device. Use it as a context manager: leaving it ends them."""
 
     def __init__(self, device: str, jobs: int | None, timeout: float) -> None:
         """`device` is `auto`, `cpu`, `cuda` or `cuda:<n>`; `timeout` is seconds for a workload.
