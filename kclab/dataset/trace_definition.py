@@ -2,12 +2,14 @@
 
 The format knows eleven dtypes: any other is exported as whole numbers of the same size, with a tag
 `storage:<name>=<dtype>`, and the reference views them back. An input with a constant axis of 0 (a
-prefix of no rows) is left out, and the reference makes it. The original body, word for word, comes
+prefix of no rows) is left out, and the reference makes it. `run` gets exactly the inputs, in order,
+since flashinfer-bench counts its parameters. The original body, word for word, comes
 back through the rows that kclab puts beside the export.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +61,10 @@ def trace_definition(definition: Definition, name: str) -> TraceDefinition:
             for n, spec in definition.body[kind].items()
             if n not in dropped
         }
-    if storage or dropped:
+    if storage:
         tags = [f"storage:{n}={specs[n].dtype}" for n in storage]
         body["tags"] = [*(definition.body.get("tags") or []), *tags]
+    if storage or dropped or _parameters(definition.reference) != list(definition.inputs):
         body["reference"] = _fitted_reference(definition, storage, dropped)
     return TraceDefinition(name, body, storage, dropped)
 
@@ -90,10 +93,24 @@ def _fitted_reference(
             lines.append(f"    {name} = {name}.view(torch.{dtype})")
     for name in sorted(dropped, key=list(definition.inputs).index):
         lines.append(f"    {name} = {_empty(definition, name, kept)}")
-    call = ", ".join(definition.inputs)
+    known = _parameters(definition.reference)
+    named = all(name in known for name in definition.inputs)
+    call = ", ".join(f"{name}={name}" if named else name for name in definition.inputs)
     lines += [f"    result = _kclab_reference({call})", *_restored_outputs(definition, storage)]
     source = definition.reference.rstrip("\n")
     return f"{source}\n\n\n_kclab_reference = run\n\n\n" + "\n".join(lines) + "\n"
+
+
+def _parameters(reference: str) -> list[str]:
+    """The names of `run`'s parameters, `*` and `**` included."""
+    run = [
+        node
+        for node in ast.parse(reference).body
+        if isinstance(node, ast.FunctionDef) and node.name == "run"
+    ][-1].args
+    plain = [*run.posonlyargs, *run.args, *run.kwonlyargs]
+    starred = [arg for arg in (run.vararg, run.kwarg) if arg is not None]
+    return [arg.arg for arg in plain] + [f"*{arg.arg}" for arg in starred]
 
 
 def _empty(definition: Definition, name: str, kept: list[str]) -> str:
