@@ -63,6 +63,8 @@ class Step:
     """The root module whose call this is; None outside any."""
     closed: bool = False
     """Set when the step ends: a thread that outlives it captures nothing more."""
+    noted: bool = False
+    """Whether it is counted already that a compiler hides some of it."""
     names: object = None
     """`ModuleNames` of the step, made when the first call is captured."""
 

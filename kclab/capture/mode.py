@@ -96,6 +96,7 @@ def _stack() -> list[Any]:
 class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Watches one step. Threads may share it: it has no state of their own."""
 
+    _left_out = False
     supports_higher_order_operators = True
     """Otherwise torch refuses `flex_attention` and its like while the mode is on."""
 
@@ -110,6 +111,19 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     def ignore_compile_internals(cls) -> bool:
         """Compiled code stays compiled; the operators that it calls are still seen."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would import its compiler, for seconds, at the first operator; see `leave_out`.
+        return False
+
+    @classmethod
+    def leave_out(cls, dynamo: Any) -> None:
+        """Keep torch's compiler, now that it is loaded, from compiling the mode itself."""
+        if not cls._left_out:
+            cls._left_out = True
+            plain = cls.__torch_dispatch__
+            cls.__torch_dispatch__ = dynamo.disable(plain)  # type: ignore[method-assign]  # same
 
     def __enter__(self) -> StepMode:
         # Not super().__enter__: it keeps process-wide flags that are wrong with several threads.

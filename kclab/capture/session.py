@@ -62,7 +62,7 @@ def start(plan: CapturePlan) -> Session:
     tap.arm()
     recorder.acknowledge(engine=_engine(plan))
     _Current.session = Session(plan, recorder, tap, os.getpid())
-    _drain_at_every_exit(recorder)
+    _drain_at_every_exit(recorder, tap)
     return _Current.session
 
 
@@ -70,11 +70,12 @@ def _engine(plan: CapturePlan) -> str:
     return str(plan.provenance.get("engine", "pytorch"))
 
 
-def _drain_at_every_exit(recorder: Recorder) -> None:
+def _drain_at_every_exit(recorder: Recorder, tap: Tap) -> None:
     """Interpreter exit, multiprocessing children (which skip atexit), and forks."""
     from multiprocessing import util
 
     def close() -> None:
+        tap.disarm()  # says what it could not see
         recorder.close(DRAIN_SECONDS)
 
     def in_child(_: object) -> None:

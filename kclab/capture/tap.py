@@ -89,6 +89,7 @@ class Tap:
             self._handlers.update(adapter.handlers)
             adapter.attach(self)
         self._undo.append(carry_steps())
+        self._undo.append(when_imported("torch._dynamo", StepMode.leave_out))
         context.set_watcher(self)
         if self.roots is not None:
             self.roots.install()
@@ -221,7 +222,8 @@ class Tap:
 
     def left(self, step: Step) -> None:
         """Say so if the step may have run kernels that no mode can see."""
-        if _compiler_is_in_use():
+        if not step.noted and _compiler_is_in_use():
+            step.noted = True
             self.count("torch.compile", "operators that it fuses are not seen")
 
     # inside

@@ -88,6 +88,9 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
+# Tiny operators on a busy machine: OpenMP's threads would wait for each other most of the time.
+torch.set_num_threads(1)
+
 Tapped = Callable[..., MemoryRecorder]
 
 

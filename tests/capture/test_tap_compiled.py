@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +115,25 @@ def test_compiled_attention_is_seen_below_the_compiler(tapped: Tapped) -> None:
         result = model(torch.randn(6, 4))
     (captured,) = [c for c in recorder.captures if c.name.startswith("sdpa")]
     torch.testing.assert_close(captured.outputs["O"], result, rtol=0, atol=0)
+
+
+def test_watching_a_step_does_not_load_the_compiler(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from kclab.capture.adapters import load_adapters
+from kclab.capture.plan import CapturePlan
+from kclab.capture.recorder import Recorder
+from kclab.capture.tap import Tap
+from kclab.core.catalog import Catalog
+import torch
+folder = Path(sys.argv[1])
+plan = CapturePlan(folder / "kclab.db", 1, "run", folder, define_missing=True)
+Tap(plan, Recorder(plan), load_adapters(["torch"]), Catalog({})).arm()
+torch.nn.Linear(4, 5)(torch.randn(6, 4))
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program, tmp_path]).returncode == 0
 
 
 def test_use_of_the_compiler_is_counted(tapped: Tapped, backend: Backend) -> None:

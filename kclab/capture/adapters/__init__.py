@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -69,17 +70,27 @@ class OperatorCall:
         self.func = func
         self.args = args
         self.kwargs = kwargs
-        self.name: str = str(func._schema.name).replace("::", ".")
+        self.name: str = operator_name(func)
         """`aten.mm`, without the overload."""
 
     def argument(self, name: str) -> Any:
-        """The argument called `name` in the operator's schema, or its default there."""
-        for position, parameter in enumerate(self.func._schema.arguments):
-            if parameter.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                return self.kwargs.get(name, parameter.default_value)
-        return None
+        """The argument called `name` in the operator's schema, its default, or None."""
+        position, default = parameters(self.func).get(name, (None, None))
+        if position is not None and position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+
+@cache
+def parameters(func: Any) -> dict[str, tuple[int, Any]]:
+    """Position and default of each of an operator's arguments; its schema is slow to read."""
+    return {p.name: (i, p.default_value) for i, p in enumerate(func._schema.arguments)}
+
+
+@cache
+def operator_name(func: Any) -> str:
+    """`aten.mm` for any overload of it."""
+    return str(func._schema.name).replace("::", ".")
 
 
 Handler: TypeAlias = Callable[[OperatorCall], "Sighting | Uncaptured | None"]
