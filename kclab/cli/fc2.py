@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kclab.cli import fc2_memory
+from kclab.cli import fc2_files, fc2_memory
 from kclab.cli.fc2_options import (
     MIB,
     BackendOption,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
 fc2_memory.register(app)
+fc2_files.register(app)
 
 SEED = 440_420
 BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
@@ -276,9 +277,10 @@ def _params(context: typer.Context) -> dict[str, Any]:
 
 
 def _print_run(store: Store, run: str, form: Format) -> None:
-    from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, with_text
+    from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, note_drift, with_text
     from kclab.db.queries.fc2 import run_results
 
     with closing(store.read()) as connection:
         rows = [with_text(row) for row in run_results(connection, run)]
     print_rows(rows, [SCOPE, *RESULT_COLUMNS], form)
+    note_drift(rows)

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from kclab.cli.fc2_options import MIB, Dtype
-from kclab.cli.fc2_show import CANDIDATE_COLUMNS, RESULT_COLUMNS, SCOPE, show_bytes, with_text
+from kclab.cli.fc2_show import (
+    CANDIDATE_COLUMNS,
+    RESULT_COLUMNS,
+    SCOPE,
+    note_drift,
+    show_bytes,
+    with_text,
+)
 from kclab.cli.options import LimitOption, RunArgument, show_size, size_option
 from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
@@ -20,7 +27,8 @@ WorkspaceLimit = Annotated[
     int | None, size_option("--workspace", help="Configs that need at most this much.")
 ]
 AnyOption = Annotated[
-    bool, typer.Option("--any", help="Also configs whose bytes differ from the baseline's.")
+    bool,
+    typer.Option("--any", "--all", help="Also configs whose bytes differ from the baseline's."),
 ]
 DtypeFilter = Annotated[Dtype | None, typer.Option("--dtype", help="Only these operands.")]
 WorkloadFilter = Annotated[
@@ -64,6 +72,7 @@ def best(
     if not rows:
         raise NothingMatched("no measured config; run kclab fc2 sweep, or loosen the filters.")
     print_rows([with_text(row) for row in rows], RESULT_COLUMNS, form)
+    note_drift(rows)
 
 
 def pareto(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,23 @@ def with_text(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+DRIFT_LIMIT = 0.03
+"""A control that changes by more than this between first and last round is told of."""
+
+
+def note_drift(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say on stderr which measurements saw the control itself change: throttling, or a neighbour.
+
+    Ratios within rounds hold all the same.
+    """
+    for row in rows:
+        if row["drift"] is not None and abs(row["drift"]) > DRIFT_LIMIT:
+            note(
+                f"result {row['result_id']}: the control drifted by {row['drift'] * 100:+.0f} % "
+                "from the first round to the last; look at clocks and temperature."
+            )
+
+
 RESULT_COLUMNS = (
     Column("workload", show=short),
     Column("shape"),
@@ -64,6 +81,7 @@ RESULT_COLUMNS = (
     Column("b_ms", "B ms", show=show_ms, right=True),
     Column("tflops", "TFLOP/s", right=True),
     Column("wrapper_ratio", "wrapper", show=show_gain, right=True),
+    Column("drift", show=lambda value: f"{value * 100:+.1f} %", hidden=True),
     Column("gates"),
     Column("gpu", wide=True),
     Column("kernel", hidden=True),

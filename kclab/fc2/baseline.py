@@ -46,14 +46,13 @@ def accepted_baseline(backend: Backend, problem: Problem, gemm: Gemm) -> Baselin
 
 
 def _cpu(problem: Problem) -> Baseline:
-    decoded: dict[int, tuple[Tensor, Tensor, float]] = {}
+    # Holding the operands keeps their identity: a freed object's id may be given out again.
+    known: list[tuple[Operands, tuple[Tensor, Tensor, float]]] = []
 
     def call(operands: Operands) -> Tensor:
-        key = id(operands)
-        if key not in decoded:
-            decoded.clear()
-            decoded[key] = dequantise(problem, operands)
-        activation, weight, alpha = decoded[key]
+        if not known or known[0][0] is not operands:
+            known[:] = [(operands, dequantise(problem, operands))]
+        activation, weight, alpha = known[0][1]
         return (torch.nn.functional.linear(activation, weight) * alpha).to(torch.bfloat16)
 
     return Baseline("torch.nn.functional.linear (fp32, dequantised)", call)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kclab.core.digest import canonical_json, workload_uuid
 from kclab.core.errors import BadUsage, NothingMatched
 from kclab.core.families import FAMILIES
@@ -153,6 +155,24 @@ def _insert(
     )
     row = connection.execute("SELECT id FROM fc2_boundary WHERE workload_id = ?", (workload_id,))
     return int(row.fetchone()[0])
+
+
+def imported_boundary(
+    connection: sqlite3.Connection,
+    problem: Problem,
+    identity: Mapping[str, Any],
+    block: int | None,
+) -> int:
+    """The id of a boundary that is known by description only, without tensors."""
+    described = InputValue(random=json.dumps({"kclab": "imported", **identity}))
+    names = FAMILIES[f"fc2_{problem.precision.family}"].make(n=problem.n, k=problem.k).inputs
+    inputs = {name: described for name, spec in names.items() if spec.shape is not None}
+    inputs["rows"] = InputValue(scalar=json.dumps(problem.m))
+    empty = torch.empty(0)
+    boundary = Boundary(
+        problem, Operands(empty, empty), source="imported", block=block, recipe=identity
+    )
+    return _insert(connection, boundary, inputs, {})
 
 
 def _identity(connection: sqlite3.Connection, value: InputValue) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def confirm_winner(store: Store, run_uuid: str, processes: int) -> Confirmation:
 
 
 def _ask(store: Store, workload: str, backend: str, config: str) -> str:
-    command = [sys.executable, "-m", "kclab.cli", "--db", str(store.database), "fc2", "selected"]
+    command = [sys.executable, "-m", "kclab", "--db", str(store.database), "fc2", "selected"]
     command += [workload, "--backend", backend, "--candidate", config, "--format", "json"]
     command += ["--workspace", str(64 << 20)]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))

@@ -45,6 +45,8 @@ class Subject:
     """Or a synthetic one of this size."""
     seed: int = 440_420
     """Of a synthetic one's content."""
+    make: Callable[[Backend], Boundary] | None = None
+    """Or one that is made here, as out of a model."""
     workspace_bytes: int = max(WORKSPACE_BUDGETS)
     cold: bool = True
     """Overwrite the cache before each timed launch."""
@@ -110,6 +112,9 @@ def session(
 def _boundary(
     store: Store, connection: sqlite3.Connection, subject: Subject, backend: Backend
 ) -> tuple[Boundary, int]:
+    if subject.make is not None:
+        made = subject.make(backend)
+        return made, store_boundary(store, connection, made)
     if subject.problem is not None:
         made = synthetic_boundary(subject.problem, subject.seed, backend.device)
         return made, store_boundary(store, connection, made)

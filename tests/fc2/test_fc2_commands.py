@@ -1,0 +1,257 @@
+"""`kclab fc2` over the fake CUDA libraries and on the CPU: runs, rows, exit codes, answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from kclab.db.store import Store
+from tests.conftest import Cli
+
+SHAPE = ("--shape", "10x32x96", "--backend", "cublaslt")
+
+
+@pytest.fixture
+def fc2(invoke: Cli, store: Store, fake_environment: dict[str, str]) -> Callable[..., Any]:
+    def run(*argv: object) -> Any:
+        return invoke("--db", store.database, "fc2", *argv)
+
+    return run
+
+
+def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
+    with closing(store.read()) as connection:
+        return [tuple(row) for row in connection.execute(query)]
+
+
+def found(output: Any) -> list[dict[str, Any]]:
+    assert output.code == 0, output.err
+    parsed: list[dict[str, Any]] = json.loads(output.out)
+    return parsed
+
+
+def test_compile_says_what_it_found(fc2: Callable[..., Any]) -> None:
+    facts = json.loads(fc2("compile", "--format", "json").out)
+    assert facts["header version"] == "13.1.0" and facts["cublaslt"] == "130100"
+    assert facts["gpu"] == "kclab fake GPU"
+
+
+def test_sweep_keeps_everything_it_learnt(fc2: Callable[..., Any], store: Store) -> None:
+    results = found(fc2("sweep", *SHAPE, "--until", "neighbours", "--format", "json"))
+    assert {row["scope"] for row in results} == {"gemm", "producer+gemm"}
+    assert rows(store, "SELECT budget, requested, returned FROM fc2_enumeration LIMIT 1") == [
+        (0, 32, 7)
+    ]
+    assert {row[0] for row in rows(store, "SELECT DISTINCT status FROM fc2_candidate")} >= {
+        "valid",
+        "folded",
+        "refused",
+    }
+    assert not rows(store, "SELECT 1 FROM fc2_candidate WHERE status <> 'valid' AND reason IS NULL")
+    arms = rows(store, "SELECT DISTINCT arm FROM timing_sample ORDER BY arm")
+    assert arms == [("A",), ("B",), ("B0",)]
+    assert rows(store, "SELECT count(*) FROM fc2_parity")[0][0] == len(
+        rows(store, "SELECT 1 FROM fc2_result")
+    )
+    assert rows(store, "SELECT command, mode, status FROM run") == [("fc2", "sweep", "passed")]
+
+
+def test_best_and_pareto_answer_from_the_database(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "neighbours")
+    (best,) = found(fc2("best", "--workspace", "32MiB", "--format", "json"))
+    assert best["verdict"] == "FAST" and best["exact"] == 1 and best["gates"] == "not gated"
+    (none,) = found(fc2("best", "--workspace", "0", "--format", "json"))
+    assert none["required_workspace"] == 0
+    frontier = found(fc2("pareto", "--format", "json"))
+    assert [row["budget"] >> 20 for row in frontier] == [0, 4, 8, 16, 32, 64]
+    gains = [row["ratio"] for row in frontier]
+    assert gains[-1] >= gains[0]
+
+
+def test_fastest_at_any_price_is_asked_for(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--budget", "120s")
+    (exact,) = found(fc2("best", "--format", "json"))
+    (anything,) = found(fc2("best", "--any", "--format", "json"))
+    assert exact["exact"] and not anything["exact"]
+    assert anything["parity"].startswith("parity failed (")
+
+
+def test_candidates_tell_kernels_and_reasons(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "neighbours")
+    tried = found(fc2("candidates", "--limit", "1000", "--format", "json"))
+    assert any(row["stream_k"] for row in tried)
+    refused = [row for row in tried if row["status"] == "refused"]
+    assert refused and all("NOT_SUPPORTED" in row["reason"] for row in refused)
+
+
+def test_history_explain_and_reproduce(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    (best,) = found(fc2("best", "--format", "json"))
+    assert len(found(fc2("history", best["config"], "--format", "json"))) >= 2
+    page = json.loads(fc2("explain", best["config"], "--format", "json").out)
+    assert page["kernel"] == best["kernel"] and page["Stream-K"].startswith("no")
+    command = fc2("reproduce", best["result_id"]).out.split()
+    assert command[:3] == ["kclab", "fc2", "selected"]
+    again = found(fc2(*command[2:], "--format", "json"))
+    assert best["config"] in {row["config"] for row in again}
+
+
+def test_selected_takes_the_stored_best(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    (best,) = found(fc2("best", "--format", "json"))
+    measured = found(fc2("selected", "last", "--backend", "cublaslt", "--format", "json"))
+    assert {row["config"] for row in measured if not row["is_control"]} == {best["config"]}
+
+
+def test_characterize_checks_explicit_split_k(fc2: Callable[..., Any], store: Store) -> None:
+    measured = found(fc2("characterize", *SHAPE, "--format", "json"))
+    assert {row["scope"] for row in measured} == {"gemm", "producer+gemm"}
+    explicit = rows(
+        store,
+        "SELECT c.split_k, c.reduction_scheme, f.status FROM fc2_candidate f"
+        " JOIN algo_config c ON c.id = f.config_id WHERE f.origin = 'explicit' ORDER BY 1, 2",
+    )
+    assert (2, 4, "valid") in explicit and (8, 2, "refused") in explicit
+
+
+@pytest.mark.parametrize(
+    "named", ["enumerate:5:1", "66:21:35:1:0:0:0:0:2", '{"algorithm_id":66,"tile_id":21,'
+              '"stages_id":35,"cluster_shape":2}']
+)  # fmt: skip
+def test_candidate_can_be_named(fc2: Callable[..., Any], named: str) -> None:
+    measured = found(fc2("selected", *SHAPE, "--candidate", named, "--format", "json"))
+    assert "66:21:35:1:0:0:0:0:2" in {row["config"] for row in measured}
+
+
+def test_inexact_candidate_fails_with_its_rows_kept(fc2: Callable[..., Any], store: Store) -> None:
+    ended = fc2("selected", *SHAPE, "--candidate", "66:20:35:2:4:0:0:0:2")
+    assert ended.code == 1 and "not byte-exact" in ended.err
+    assert rows(store, "SELECT status FROM run") == [("failed",)]
+    assert rows(store, "SELECT count(*) FROM fc2_result WHERE exact = 0")[0][0] == 2
+
+
+def test_refused_candidate_says_why(fc2: Callable[..., Any]) -> None:
+    ended = fc2("selected", *SHAPE, "--candidate", "66:18:35:1:0:0:0:0:2")
+    assert ended.code == 1 and "tile is not built" in ended.err
+
+
+@pytest.mark.parametrize("target", ["baseline", "candidate"])
+def test_profile_runs_one_call(fc2: Callable[..., Any], store: Store, target: str) -> None:
+    ended = fc2("profile", *SHAPE, "--profile-target", target, "--format", "json")
+    assert json.loads(ended.out)["target"] == target
+    assert rows(store, "SELECT mode, status FROM run") == [("profile", "passed")]
+
+
+def test_nvfp4_below_capability_10_is_refused_and_stored(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    ended = fc2("sweep", "--shape", "10x32x96", "--dtype", "nvfp4", "--backend", "cublaslt")
+    assert ended.code == 4 and "compute capability 10.0" in ended.err
+    refusals = rows(store, "SELECT returned, error FROM fc2_enumeration")
+    assert len(refusals) == 6 and all(n == 0 and "FP4 needs" in why for n, why in refusals)
+    assert rows(store, "SELECT status FROM run") == [("failed",)]
+
+
+def test_nvfp4_sweeps_from_capability_10(
+    fc2: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCLAB_FAKE_CAPABILITY", "10.0")
+    shape = ("--shape", "10x32x96", "--dtype", "nvfp4", "--backend", "cublaslt")
+    results = found(fc2("sweep", *shape, "--until", "heuristics", "--format", "json"))
+    assert all(row["exact"] for row in results)
+
+
+def test_captured_boundary_is_swept_again_as_the_same_workload(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    uuid = fc2("capture", *SHAPE).out.strip()
+    assert fc2("capture", *SHAPE).out.strip() == uuid
+    results = found(
+        fc2("sweep", uuid[:8], "--backend", "cublaslt", "--until", "heuristics", "--format", "json")
+    )
+    assert {row["workload"] for row in results} == {uuid}
+    assert rows(store, "SELECT count(*) FROM fc2_boundary") == [(1,)]
+    assert rows(store, "SELECT count(*) FROM blob WHERE present") == [(3,)]
+
+
+def test_resume_starts_from_what_stood(fc2: Callable[..., Any], store: Store) -> None:
+    fc2("sweep", *SHAPE, "--until", "neighbours")
+    fc2("sweep", "last", "--backend", "cublaslt", "--resume", "--until", "heuristics")
+    assert rows(store, "SELECT count(*) > 0 FROM fc2_candidate WHERE origin = 'resumed'") == [(1,)]
+
+
+def test_export_in_the_seeds_shape_comes_back(fc2: Callable[..., Any], tmp_path: Any) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    fc2("export", "--format", "seed", "--output", tmp_path / "seed.json")
+    document = json.loads((tmp_path / "seed.json").read_text())
+    assert document["fc2_boundary"]["logical_mnk"] == [10, 32, 96]
+    assert document["candidates"][0]["fc2_only"]["parity"]["bf16_exact"] is True
+    assert document["heuristics"][0]["returned_count"] == 7
+    assert document["errors_and_unsupported"][-1]["feature"] == "Stream-K"
+
+
+def test_export_as_c_sets_sixteen_bit_attributes(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    code = fc2("export", "--format", "c").out
+    assert "const uint16_t v = 2; cublasLtMatmulAlgoConfigSetAttribute" in code
+    assert "CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID" in code
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("sweep", "nothing-here", "--backend", "cpu"), 3),
+        (("sweep", "last", "--shape", "1x2x3"), 2),
+        (("sweep", "--shape", "1x2", "--backend", "cpu"), 2),
+        (("sweep", *SHAPE, "--budget", "soon"), 2),
+        (("sweep", *SHAPE, "--until", "never"), 2),
+        (("sweep", "--shape", "8x8x8", "--backend", "tpu"), 2),
+        (("best", "--workspace", "32M"), 2),
+        (("history", "1:2"), 2),
+        (("reproduce", "99"), 3),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_exit_code(
+    fc2: Callable[..., Any], argv: tuple[str, ...], code: int
+) -> None:
+    ended = fc2(*argv)
+    assert ended.code == code and "Traceback" not in ended.err and ended.err
+
+
+def test_a_second_sweep_on_the_gpu_is_refused(fc2: Callable[..., Any]) -> None:
+    from kclab.fc2.gpu import held
+
+    with held("00000000-0000-0000-0000-000000000000"):
+        ended = fc2("sweep", *SHAPE)
+    assert ended.code == 4 and "is measuring on" in ended.err
+
+
+def test_cpu_sweep_finds_bf16_partials_inexact(fc2: Callable[..., Any], store: Store) -> None:
+    ended = fc2("sweep", "--shape", "24x32x256", "--dtype", "nvfp4", "--backend", "cpu",
+                "--budget", "1s", "--format", "json")  # fmt: skip
+    assert ended.code == 0, ended.err
+    fc2("selected", "last", "--backend", "cpu", "--candidate", "3:0:0:4:4:0:0:0:0")
+    inexact = rows(
+        store,
+        "SELECT DISTINCT r.exact FROM fc2_result r JOIN algo_config c ON c.id = r.config_id"
+        " WHERE c.reduction_scheme = 4",
+    )
+    assert inexact == [(0,)]
+
+
+def test_confirmation_runs_fresh_processes(fc2: Callable[..., Any], store: Store) -> None:
+    ended = fc2("sweep", *SHAPE, "--until", "heuristics", "--confirm", "2")
+    assert ended.code == 0 and "2 of 2 fresh processes agree" in ended.err
+    assert rows(store, "SELECT kind, status FROM fc2_gate") == [("process", "passed")] * 2
+
+
+def test_asking_loads_no_torch() -> None:
+    code = "import sys, kclab.cli.fc2, kclab.db.queries.fc2; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
