@@ -8,8 +8,7 @@ from typing import Any
 from alembic import context
 from sqlmodel import SQLModel
 
-import kclab.db.models
-import kclab.db.models_fc2  # noqa: F401  (both fill SQLModel.metadata)
+import kclab.db.models  # noqa: F401  (fills SQLModel.metadata)
 from kclab.db.session import migration_engine
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import CheckConstraint, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from kclab.db.models import STRICT, STRICT_KEYED, _json, _key, _one_of, _real, _text
+from kclab.db.models.columns import STRICT, STRICT_KEYED, json_text, key, one_of, real, text
 
 CANDIDATE_STATUSES = ("valid", "folded", "refused", "failed")
 """`folded`: launches the same as another candidate of the run. `refused`: by the library, with its
@@ -23,13 +23,13 @@ class Boundary(SQLModel, table=True):
     __tablename__ = "fc2_boundary"
     __table_args__ = (
         CheckConstraint("m_padded >= m AND m > 0", name="rows"),
-        _json("recipe"),
+        json_text("recipe"),
         Index("ix_fc2_boundary_shape", "precision", "n", "k", "m"),
         STRICT,
     )
-    id: int | None = _key()
+    id: int | None = key()
     workload_id: int = Field(foreign_key="workload.id", unique=True, ondelete="CASCADE")
-    precision: str = _text()
+    precision: str = text()
     """`bf16`, `fp8_e4m3` or `nvfp4`."""
     m: int
     """Logical rows."""
@@ -37,15 +37,15 @@ class Boundary(SQLModel, table=True):
     n: int
     k: int
     fast_accumulation: int = 0
-    source: str = _text()
+    source: str = text()
     """`synthetic`, `h3`, `checkpoint`, `captured` or `imported`."""
     block: int | None = None
     """The transformer block that it came from."""
-    gate_up_sha256: str | None = _text(default=None, foreign_key="blob.sha256", index=True)
+    gate_up_sha256: str | None = text(default=None, foreign_key="blob.sha256", index=True)
     """The producer's input, [M, 2K], gate first."""
-    block_input_sha256: str | None = _text(default=None, foreign_key="blob.sha256", index=True)
-    block_output_sha256: str | None = _text(default=None, foreign_key="blob.sha256", index=True)
-    recipe: str | None = _text(default=None)
+    block_input_sha256: str | None = text(default=None, foreign_key="blob.sha256", index=True)
+    block_output_sha256: str | None = text(default=None, foreign_key="blob.sha256", index=True)
+    recipe: str | None = text(default=None)
     """JSON: how to make the tensors again where no bytes are stored."""
     added_us: int
 
@@ -68,7 +68,7 @@ class AlgoConfig(SQLModel, table=True):
         ),
         STRICT,
     )
-    id: int | None = _key()
+    id: int | None = key()
     algorithm_id: int
     tile_id: int
     stages_id: int
@@ -84,17 +84,17 @@ class Validity(SQLModel, table=True):
     """What a result holds for, the workload aside."""
 
     __tablename__ = "fc2_validity"
-    __table_args__ = (_json("facts"), STRICT)
-    id: int | None = _key()
-    sha256: str = _text(unique=True)
+    __table_args__ = (json_text("facts"), STRICT)
+    id: int | None = key()
+    sha256: str = text(unique=True)
     """sha256 of `facts`, which is canonical JSON."""
-    backend: str = _text()
-    gpu: str | None = _text(default=None)
-    capability: str | None = _text(default=None)
-    driver: str | None = _text(default=None)
-    cublaslt: str | None = _text(default=None)
-    torch: str | None = _text(default=None)
-    facts: str = _text()
+    backend: str = text()
+    gpu: str | None = text(default=None)
+    capability: str | None = text(default=None)
+    driver: str | None = text(default=None)
+    cublaslt: str | None = text(default=None)
+    torch: str | None = text(default=None)
+    facts: str = text()
     """All of it: alignment, torch's reduced-precision flags, CUBLAS* variables besides."""
 
 
@@ -103,13 +103,13 @@ class KernelLaunch(SQLModel, table=True):
 
     __tablename__ = "fc2_launch"
     __table_args__ = (STRICT,)
-    id: int | None = _key()
-    sha256: str = _text(unique=True)
-    kernel: str = _text()
-    grid: str = _text()
+    id: int | None = key()
+    sha256: str = text(unique=True)
+    kernel: str = text()
+    grid: str = text()
     """`296,1,1`."""
-    block: str = _text()
-    cluster: str = _text()
+    block: str = text()
+    cluster: str = text()
     shared_bytes: int
     kernels: int
     stream_k: int
@@ -127,7 +127,7 @@ class Enumeration(SQLModel, table=True):
     """Workspace bytes offered."""
     requested: int
     returned: int
-    error: str | None = _text(default=None)
+    error: str | None = text(default=None)
 
 
 class SearchCandidate(SQLModel, table=True):
@@ -136,29 +136,29 @@ class SearchCandidate(SQLModel, table=True):
     __tablename__ = "fc2_candidate"
     __table_args__ = (
         UniqueConstraint("run_id", "boundary_id", "config_id"),
-        _one_of("status", CANDIDATE_STATUSES),
+        one_of("status", CANDIDATE_STATUSES),
         STRICT,
     )
-    id: int | None = _key()
+    id: int | None = key()
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
     boundary_id: int = Field(foreign_key="fc2_boundary.id", ondelete="CASCADE", index=True)
     config_id: int = Field(foreign_key="algo_config.id", index=True)
-    origin: str = _text()
+    origin: str = text()
     """`heuristic`, `neighbour`, `space` or `explicit`."""
     budget: int | None = None
     rank: int | None = None
     """Place in the heuristic's answer for `budget`, from 0."""
     required_workspace: int | None = None
     """Bytes; NULL is unknown, never zero."""
-    waves: float | None = _real(default=None)
-    status: str = _text()
-    reason: str | None = _text(default=None)
+    waves: float | None = real(default=None)
+    status: str = text()
+    reason: str | None = text(default=None)
     launch_id: int | None = Field(default=None, foreign_key="fc2_launch.id", index=True)
-    output_class: str | None = _text(default=None)
+    output_class: str | None = text(default=None)
     """Equal within a run for configs whose outputs are equal byte by byte."""
     exact: int | None = None
     """Whether that output equals the accepted baseline's."""
-    screen_ratio: float | None = _real(default=None)
+    screen_ratio: float | None = real(default=None)
     """Control / candidate in the race; above 1 is faster."""
     screen_samples: int = 0
 
@@ -169,10 +169,10 @@ class SearchCheck(SQLModel, table=True):
     __tablename__ = "fc2_check"
     __table_args__ = (STRICT_KEYED,)
     candidate_id: int = Field(primary_key=True, foreign_key="fc2_candidate.id", ondelete="CASCADE")
-    name: str = _text(primary_key=True)
+    name: str = text(primary_key=True)
     """`determinism`, `ones`, `padding` or `reference`."""
     passed: int
-    detail: str | None = _text(default=None)
+    detail: str | None = text(default=None)
 
 
 class SearchResult(SQLModel, table=True):
@@ -184,7 +184,7 @@ class SearchResult(SQLModel, table=True):
         Index("ix_fc2_result_config", "config_id", "measured_us"),
         STRICT,
     )
-    id: int | None = _key()
+    id: int | None = key()
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", index=True)
     boundary_id: int = Field(foreign_key="fc2_boundary.id", ondelete="CASCADE")
     config_id: int = Field(foreign_key="algo_config.id")
@@ -193,36 +193,36 @@ class SearchResult(SQLModel, table=True):
     measurement_id: int | None = Field(
         default=None, foreign_key="measurement.id", ondelete="SET NULL", index=True
     )
-    scope: str = _text()
+    scope: str = text()
     """`gemm`, or `producer+gemm`."""
-    stage: str = _text()
+    stage: str = text()
     """How far the search was: `heuristics`, `neighbours`, `space`, `final`, `verify`, `import`."""
-    search_seconds: float | None = _real(default=None)
+    search_seconds: float | None = real(default=None)
     """Time from the search's start until this result stood."""
-    baseline: str = _text()
+    baseline: str = text()
     """What arm A ran."""
     required_workspace: int | None = None
     supplied_workspace: int
-    a_ms: float | None = _real(default=None)
+    a_ms: float | None = real(default=None)
     """Medians: the accepted baseline as users call it,"""
-    b0_ms: float | None = _real(default=None)
+    b0_ms: float | None = real(default=None)
     """the heuristic's first choice through our runner,"""
-    b_ms: float | None = _real(default=None)
+    b_ms: float | None = real(default=None)
     """this config through our runner."""
-    ratio: float | None = _real(default=None)
+    ratio: float | None = real(default=None)
     """B0 / B over pairs: the algorithm's gain."""
-    ratio_low: float | None = _real(default=None)
-    ratio_high: float | None = _real(default=None)
-    baseline_ratio: float | None = _real(default=None)
+    ratio_low: float | None = real(default=None)
+    ratio_high: float | None = real(default=None)
+    baseline_ratio: float | None = real(default=None)
     """A / B over pairs: all of the gain."""
-    wrapper_ratio: float | None = _real(default=None)
+    wrapper_ratio: float | None = real(default=None)
     """A / B0 over pairs: the wrapper's part of it."""
-    floor: float | None = _real(default=None)
+    floor: float | None = real(default=None)
     """A/A noise floor as a relative difference."""
-    drift: float | None = _real(default=None)
+    drift: float | None = real(default=None)
     """Relative change of the control from first to last round."""
     pairs: int = 0
-    verdict: str = _text()
+    verdict: str = text()
     """FAST, SAME, SLOW or UNDECIDED, against B0."""
     exact: int
     """Same bytes as A over logical rows."""
@@ -230,7 +230,7 @@ class SearchResult(SQLModel, table=True):
     """1: every check passed. NULL: none was made."""
     different: int | None = None
     """Elements that differ from A's."""
-    output_sha256: str | None = _text(default=None)
+    output_sha256: str | None = text(default=None)
     is_control: int = 0
     """1: this is B0 itself."""
     imported: int = 0
@@ -243,16 +243,16 @@ class ResultParity(SQLModel, table=True):
     __tablename__ = "fc2_parity"
     __table_args__ = (STRICT_KEYED,)
     result_id: int = Field(primary_key=True, foreign_key="fc2_result.id", ondelete="CASCADE")
-    subject: str = _text(primary_key=True)
+    subject: str = text(primary_key=True)
     """`B:A` or `B0:A`."""
     exact: int
     elements: int
     different: int
-    max_abs: float | None = _real(default=None)
-    mean_abs: float | None = _real(default=None)
-    actual_sha256: str = _text()
-    expected_sha256: str = _text()
-    reason: str | None = _text(default=None)
+    max_abs: float | None = real(default=None)
+    mean_abs: float | None = real(default=None)
+    actual_sha256: str = text()
+    expected_sha256: str = text()
+    reason: str | None = text(default=None)
 
 
 class Gate(SQLModel, table=True):
@@ -260,20 +260,20 @@ class Gate(SQLModel, table=True):
 
     __tablename__ = "fc2_gate"
     __table_args__ = (
-        _one_of("status", GATE_STATUSES),
-        _json("detail"),
+        one_of("status", GATE_STATUSES),
+        json_text("detail"),
         Index("ix_fc2_gate_config", "config_id", "boundary_id", "at_us"),
         STRICT,
     )
-    id: int | None = _key()
+    id: int | None = key()
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", index=True)
     boundary_id: int | None = Field(
         default=None, foreign_key="fc2_boundary.id", ondelete="CASCADE", index=True
     )
     config_id: int = Field(foreign_key="algo_config.id")
     validity_id: int = Field(foreign_key="fc2_validity.id", index=True)
-    kind: str = _text()
+    kind: str = text()
     """`process` (a fresh one), `block` or `trajectory`."""
-    status: str = _text()
-    detail: str | None = _text(default=None)
+    status: str = text()
+    detail: str | None = text(default=None)
     at_us: int
