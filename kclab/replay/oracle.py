@@ -182,7 +182,7 @@ class _Measurement:
         squares = count = 0.0
         for begin, end in self.truth.spans():
             values = torch.nan_to_num(self.truth.values(begin, end), 0.0, 0.0, 0.0)
-            squares += float(torch.dot(values, values))
+            squares += float(values.square().sum())
             count += end - begin
         return math.sqrt(squares / count) if count else 0.0
 

@@ -78,9 +78,9 @@ class Tally:
         bad = differs if differs is not None else error > self._allowed(size)
         facts = torch.stack(
             (
-                torch.dot(error, error),
-                torch.dot(size, size),
-                torch.dot(truth, truth),
+                error.square().sum(),
+                size.square().sum(),
+                truth.square().sum(),
                 error.amax(),
                 size.amax(),
                 truth.amax(),

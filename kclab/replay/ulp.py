@@ -74,8 +74,8 @@ class Distance:
         load = error / chunk.typical
         facts = torch.stack(
             (
-                torch.dot(in_ulp, in_ulp),
-                torch.dot(load, load),
+                in_ulp.square().sum(),
+                load.square().sum(),
                 error.amax(),
                 in_ulp.amax(),
                 (error > chunk.bound).sum().double(),
