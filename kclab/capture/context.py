@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -119,10 +119,9 @@ def set_request_source(source: Callable[[], Request | None] | None) -> None:
     _Process.source = source
 
 
-def belongs_elsewhere(made: Step) -> bool:
-    """Whether this thread is inside another request than the step's."""
-    named = _REQUEST.get()
-    return named is not None and named is not made.request
+def is_innermost(made: Step) -> bool:
+    """Whether this step, closed or not, is what this thread or task is in."""
+    return (_STEP.get() or _Process.program_step) is made
 
 
 def set_program_step(whole: Step | None) -> None:
@@ -153,7 +152,7 @@ def request(id: str, payload: Mapping[str, Any] | None = None) -> Iterator[Reque
         else:
             yield made
     finally:
-        _REQUEST.reset(token)
+        _reset(_REQUEST, token)
 
 
 @contextmanager
@@ -185,7 +184,7 @@ def running(made: Step) -> Iterator[Step]:
     finally:
         made.closed = True
         made.names = None
-        _STEP.reset(token)
+        _reset(_STEP, token)
 
 
 def _watching(made: Step) -> AbstractContextManager[object]:
@@ -206,8 +205,14 @@ def carried(current: Request | None, made: Step | None) -> Iterator[None]:
             with _watching(made):
                 yield
     finally:
-        _STEP.reset(step_token)
-        _REQUEST.reset(request_token)
+        _reset(_STEP, step_token)
+        _reset(_REQUEST, request_token)
+
+
+def _reset(variable: ContextVar[Any], token: Token[Any]) -> None:
+    # An async generator may be closed in another context than it was begun in.
+    with suppress(ValueError):
+        variable.reset(token)
 
 
 def to_carry() -> tuple[Request | None, Step | None] | None:

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from kclab.capture.adapters import Handler, OperatorCall, Sighting, Uncaptured
-from kclab.capture.context import Step, belongs_elsewhere
+from kclab.capture.context import Step, is_innermost
 
 Result = TypeVar("Result")
 DispatchKey = torch._C.DispatchKey
@@ -94,7 +94,7 @@ def _stack() -> list[Any]:
 
 
 class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Watches one step. Threads may share it: it has no state of their own."""
+    """Watches one step on one thread, and on autograd's threads that work for it."""
 
     _left_out = False
     supports_higher_order_operators = True
@@ -106,6 +106,8 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._handlers = handlers
         self._capture = capture
         self._routes: dict[Any, Route] = {}
+        self._thread = 0
+        """Where it was pushed; autograd's threads get it too, and have no context of Python's."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -127,6 +129,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     def __enter__(self) -> StepMode:
         # Not super().__enter__: it keeps process-wide flags that are wrong with several threads.
+        self._thread = threading.get_ident()
         _push_mode(self)
         return self
 
@@ -166,7 +169,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self.step.closed
             or THREAD.hidden
             or THREAD.handling not in (None, self)
-            or belongs_elsewhere(self.step)
+            or (threading.get_ident() == self._thread and not is_innermost(self.step))
             or not isinstance(func, OpOverload)
             or any(kind.__module__.startswith(TRACING) for kind in types)
         )
@@ -177,7 +180,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             route = self._routes.setdefault(func, self._route(func))
         if route.handler is not None:
             return self._handle(route.handler, func, args, kwargs)
-        if route.inside is None:
+        if route.inside is None or not all(_is_dense(value) for value in args):
             return func(*args, **kwargs)
         key = DispatchKey.CompositeImplicitAutograd
         if route.inside == "backend":
@@ -219,6 +222,15 @@ def _has_kernel(func: OpOverload, key: str) -> bool:
 
 def _dispatches(kind: type) -> bool:
     return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether a value's kernels are those of plain tensors; a nested one has others, say."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_dense(item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return True
+    return value.layout is torch.strided and not (value.is_nested or value.is_quantized)
 
 
 def _device(args: Sequence[Any]) -> str:

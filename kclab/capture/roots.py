@@ -47,8 +47,7 @@ class Roots:
 
     def consider(self, cls: type[nn.Module]) -> None:
         """Make `cls` a root if its name is one of a root."""
-        full = f"{cls.__module__}.{cls.__qualname__}"
-        if cls in self.found or not any(n in (full, cls.__qualname__) for n in self.names):
+        if cls in self.found or not any(_means(name, cls) for name in self.names):
             return
         self.found.append(cls)
         for name in ENTRIES:
@@ -118,6 +117,12 @@ class Roots:
             return run_step(self, functools.partial(method, self), args, kwargs)
 
         return entry
+
+
+def _means(name: str, cls: type) -> bool:
+    """Whether a root's name is this class's: bare, by its module, or by a package that has it."""
+    module, _, bare = name.rpartition(".")
+    return bare == cls.__qualname__ and f"{cls.__module__}.".startswith(f"{module}." * bool(module))
 
 
 def _init_plainly(cls: type[Any], **kwargs: Any) -> None:

@@ -203,6 +203,18 @@ def test_wrapper_subclass_shows_the_products_that_it_runs(tapped: Tapped) -> Non
     torch.testing.assert_close(recorder.captures[0].inputs["A"], X, rtol=0, atol=0)
 
 
+# torch calls this layout a prototype.
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_keep_their_own_kernels(tapped: Tapped) -> None:
+    nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)])
+    with torch.inference_mode():
+        untouched = linear(nested, W).to_padded_tensor(0.0)
+        recorder = tapped()
+        watched = linear(nested, W).to_padded_tensor(0.0)
+    assert torch.equal(watched, untouched)
+    assert recorder.errors == []
+
+
 def test_error_of_the_operator_reaches_the_program(tapped: Tapped) -> None:
     recorder = tapped()
     with pytest.raises(RuntimeError, match="out"):

@@ -42,7 +42,7 @@ def test_program_without_a_root_is_step_0_of_one_request(tapped: Tapped) -> None
     assert where(recorder) == [("program", 0, "block.0")]
 
 
-@pytest.mark.parametrize("root", ["Net", f"{Net.__module__}.Net"])
+@pytest.mark.parametrize("root", ["Net", f"{__name__}.Net", f"{__name__.split('.')[0]}.Net"])
 def test_each_call_of_the_root_is_a_step(tapped: Tapped, root: str) -> None:
     recorder = tapped(root=root)
     net = Net()
@@ -97,6 +97,28 @@ def test_interleaved_requests_of_asyncio_tasks_stay_apart(tapped: Tapped) -> Non
         ("a", 1),
         ("b", 0),
         ("b", 1),
+    ]
+
+
+def test_task_outside_a_request_is_not_taken_for_another_tasks(tapped: Tapped) -> None:
+    recorder = tapped()
+    net = Net()
+
+    async def serve() -> None:
+        with capture.request("r"):
+            await asyncio.sleep(0.01)
+            net(X)
+
+    async def both() -> None:
+        task = asyncio.create_task(serve())
+        await asyncio.sleep(0)
+        nn.Linear(4, 7, bias=False)(X)
+        await task
+
+    asyncio.run(both())
+    assert [(c.name, c.call.request_id) for c in recorder.captures] == [
+        ("dense_gemm_fp32_nt_n7_k4", "program"),
+        ("dense_gemm_fp32_nt_n5_k4", "r"),
     ]
 
 
