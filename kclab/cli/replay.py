@@ -14,8 +14,8 @@ from kclab.cli.output import Format, FormatOption, note
 from kclab.cli.replay_page import print_page, print_verdicts
 from kclab.cli.store import current_store
 from kclab.core.errors import ExitCode
-from kclab.db.rows import ReplayRow
 from kclab.db.store import Store
+from kclab.db.verdicts import ReplayRow
 from kclab.replay import Options, Progress, ReplaySummary, Selection, replay, replay_root, untrusted
 
 app = typer.Typer()

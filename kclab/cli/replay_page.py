@@ -14,8 +14,8 @@ from kclab.cli.output import Column, Format, heading, note, print_rows, printabl
 from kclab.cli.show import short, short_run
 from kclab.core.units import format_duration
 from kclab.db.queries.replays import replay_verdicts
-from kclab.db.rows import OracleVerdict, ReplayRow
 from kclab.db.store import Store
+from kclab.db.verdicts import OracleVerdict, ReplayRow
 from kclab.replay import ReplaySummary
 
 SHOWN = 12

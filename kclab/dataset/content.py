@@ -21,7 +21,8 @@ from kclab.dataset.prepared import (
     prepare_capture,
 )
 from kclab.dataset.source_file import Failed, NotFetched
-from kclab.db.rows import BlobRow, to_json
+from kclab.db.rows import BlobRow
+from kclab.db.values import to_json
 
 
 class Content:

@@ -18,7 +18,7 @@ from kclab.core.errors import DatasetRefused
 from kclab.dataset.cases import Refusal
 from kclab.dataset.jsonl import read_jsonl
 from kclab.dataset.paths import Containment
-from kclab.db.rows import to_json
+from kclab.db.values import to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from kclab.core.families import family_of
 from kclab.core.times import now_us
 from kclab.dataset.options import ImportSummary
 from kclab.dataset.prepared import Prepared, PreparedCapture, PreparedVerdict, PreparedWorkload
-from kclab.db.rows import OutputVerdict, add_blobs, add_definition, to_json
+from kclab.db.rows import add_blobs, add_definition
+from kclab.db.values import to_json
+from kclab.db.verdicts import OutputVerdict
 
 Ids = dict[str, int]
 

@@ -13,7 +13,9 @@ from kclab.core.digest import DTYPES, element_count, workload_uuid
 from kclab.core.errors import DefinitionInvalid
 from kclab.dataset.arrivals import Arrival
 from kclab.dataset.cases import Case, FileTensor, InputSource, RandomInput, ScalarInput
-from kclab.db.rows import BlobRow, InputValue, OutputVerdict, to_json
+from kclab.db.rows import BlobRow, InputValue
+from kclab.db.values import to_json
+from kclab.db.verdicts import OutputVerdict
 
 Receipt = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Writing the content rows with plain sqlite3: definitions, blobs, workloads, captures, replays.
+"""Writing the content rows with plain sqlite3: definitions, blobs, workloads, captures.
 
 Used by the recorder inside engines, by import and by replay. Every function runs inside a
 `writing` block of its caller and inserts a row only where its stable key is new, so merging the
@@ -8,14 +8,14 @@ same thing twice adds nothing. Each returns what the caller needs next, usually 
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kclab.core.digest import canonical_json, text_sha256
 from kclab.core.times import now_us
+from kclab.db.values import insert, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,69 +63,6 @@ class CaptureRow:
     stall_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputVerdict:
-    """How one output compares; field for field a `replay_output` row."""
-
-    name: str
-    dtype: str
-    passed: bool
-    policy: str
-    elements: int
-    mismatched: int
-    rtol: float | None = None
-    atol: float | None = None
-    max_abs: float | None = None
-    rms: float | None = None
-    relative_rms: float | None = None
-    worst_index: Sequence[int] | None = None
-    worst_engine: str | None = None
-    worst_reference: str | None = None
-    reason: str | None = None
-    metrics: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OracleVerdict:
-    """Distances to the float64 truth for one output; an `oracle_output` row."""
-
-    verdict: str
-    engine_max_ulp: float | None = None
-    engine_rms_ulp: float | None = None
-    engine_max_abs: float | None = None
-    reference_max_ulp: float | None = None
-    reference_rms_ulp: float | None = None
-    reference_max_abs: float | None = None
-    bound_ulp: float | None = None
-    metrics: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
-    """One verdict with its outputs."""
-
-    subject: str
-    """The workload's uuid."""
-    definition: str
-    """The definition's name."""
-    status: str
-    started_us: int
-    workload_id: int | None = None
-    definition_id: int | None = None
-    capture_id: int | None = None
-    origin: str | None = None
-    """`file:line` of a root that is replayed in place."""
-    reason: str | None = None
-    warning: str | None = None
-    imported: bool = False
-    device: str | None = None
-    seconds: float | None = None
-    traceback: str | None = None
-    """Kept as an `error` row when there is one."""
-    outputs: Sequence[OutputVerdict] = ()
-    oracle: Sequence[OracleVerdict] = field(default=())
-
-
 def add_definition(
     connection: sqlite3.Connection,
     body: Mapping[str, Any],
@@ -141,21 +78,17 @@ def add_definition(
     ).fetchone()
     if found is not None:
         return int(found[0])
-    cursor = connection.execute(
-        "INSERT INTO definition(name, sha256, op_type, family, reference_sha256, body, origin,"
-        " added_us) VALUES (?,?,?,?,?,?,?,?)",
-        (
-            body["name"],
-            sha256,
-            body["op_type"],
-            family,
-            text_sha256(body["reference"]),
-            to_json(body),
-            origin,
-            now_us(),
-        ),
-    )
-    return int(cursor.lastrowid or 0)
+    row = {
+        "name": body["name"],
+        "sha256": sha256,
+        "op_type": body["op_type"],
+        "family": family,
+        "reference_sha256": text_sha256(body["reference"]),
+        "body": to_json(body),
+        "origin": origin,
+        "added_us": now_us(),
+    }
+    return insert(connection, "definition", row)
 
 
 def add_blobs(
@@ -199,17 +132,14 @@ def add_workload(
     found = connection.execute("SELECT id FROM workload WHERE uuid = ?", (uuid,)).fetchone()
     if found is not None:
         return int(found[0]), False
-    cursor = connection.execute(
-        "INSERT INTO workload(uuid, definition_id, axes, added_us, extra) VALUES (?,?,?,?,?)",
-        (
-            uuid,
-            definition_id,
-            to_json(dict(axes)),
-            now_us(),
-            None if extra is None else to_json(extra),
-        ),
-    )
-    workload_id = int(cursor.lastrowid or 0)
+    row = {
+        "uuid": uuid,
+        "definition_id": definition_id,
+        "axes": to_json(dict(axes)),
+        "added_us": now_us(),
+        "extra": None if extra is None else to_json(extra),
+    }
+    workload_id = insert(connection, "workload", row)
     connection.executemany(
         "INSERT INTO workload_input(workload_id, name, blob_sha256, scalar, random)"
         " VALUES (?,?,?,?,?)",
@@ -249,31 +179,16 @@ def add_capture(
     found = connection.execute("SELECT id FROM capture WHERE uuid = ?", (capture.uuid,)).fetchone()
     if found is not None:
         return int(found[0]), False
-    cursor = connection.execute(
-        "INSERT INTO capture(uuid, run_id, workload_id, request_pk, request_id, site, operation,"
-        " module_path, step, variant, process_id, rank, device, stall_us, captured_us, arrived_us,"
-        " receipt) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        (
-            capture.uuid,
-            run_id,
-            workload_id,
-            request_pk,
-            capture.request_id,
-            capture.site,
-            capture.operation,
-            capture.module_path,
-            capture.step,
-            capture.variant,
-            capture.process_id,
-            capture.rank,
-            capture.device,
-            capture.stall_us,
-            capture.captured_us,
-            now_us(),
-            to_json(capture.receipt),
-        ),
-    )
-    capture_id = int(cursor.lastrowid or 0)
+    own = {f.name: getattr(capture, f.name) for f in fields(capture) if f.name != "outputs"}
+    row = {
+        **own,
+        "receipt": to_json(capture.receipt),
+        "run_id": run_id,
+        "workload_id": workload_id,
+        "request_pk": request_pk,
+        "arrived_us": now_us(),
+    }
+    capture_id = insert(connection, "capture", row)
     connection.executemany(
         "INSERT INTO capture_output(capture_id, ordinal, name, blob_sha256) VALUES (?,?,?,?)",
         [(capture_id, i, name, sha) for i, (name, sha) in enumerate(capture.outputs)],
@@ -292,140 +207,13 @@ def add_error(
     context: Mapping[str, Any] | None = None,
 ) -> int:
     """Insert an error row and return its id."""
-    cursor = connection.execute(
-        "INSERT INTO error(run_id, at_us, operation, kind, message, traceback, context)"
-        " VALUES (?,?,?,?,?,?,?)",
-        (
-            run_id,
-            now_us(),
-            operation,
-            kind,
-            message,
-            traceback,
-            None if context is None else to_json(context),
-        ),
-    )
-    return int(cursor.lastrowid or 0)
-
-
-def add_replay(connection: sqlite3.Connection, run_id: int, replay: ReplayRow) -> int:
-    """Insert one verdict with its outputs and oracle rows; returns its id."""
-    error_id = None
-    if replay.status == "error" or replay.traceback:
-        error_id = add_error(
-            connection,
-            run_id,
-            "replay",
-            replay.status,
-            replay.reason or "",
-            traceback=replay.traceback,
-        )
-    cursor = connection.execute(
-        "INSERT INTO replay(run_id, subject, definition, origin, capture_id, workload_id,"
-        " definition_id, status, reason, warning, imported, device, seconds, started_us, error_id)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        (
-            run_id,
-            replay.subject,
-            replay.definition,
-            replay.origin,
-            replay.capture_id,
-            replay.workload_id,
-            replay.definition_id,
-            replay.status,
-            replay.reason,
-            replay.warning,
-            int(replay.imported),
-            replay.device,
-            replay.seconds,
-            replay.started_us,
-            error_id,
-        ),
-    )
-    replay_id = int(cursor.lastrowid or 0)
-    connection.executemany(
-        "INSERT INTO replay_output(replay_id, ordinal, name, dtype, passed, policy, rtol, atol,"
-        " elements, mismatched, max_abs, rms, relative_rms, worst_index, worst_engine,"
-        " worst_reference, reason, metrics) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        [_output_values(replay_id, i, o) for i, o in enumerate(replay.outputs)],
-    )
-    connection.executemany(
-        "INSERT INTO oracle_output(replay_id, ordinal, verdict, engine_max_ulp, engine_rms_ulp,"
-        " engine_max_abs, reference_max_ulp, reference_rms_ulp, reference_max_abs, bound_ulp,"
-        " metrics) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-        [_oracle_values(replay_id, i, o) for i, o in enumerate(replay.oracle)],
-    )
-    return replay_id
-
-
-def to_json(value: Any) -> str:
-    """JSON text of a row's structured column; NaN and infinity become the words `nan`, `inf`.
-
-    SQLite's JSON functions know no such numbers, and a receipt may hold one.
-    """
-    try:
-        return json.dumps(value, allow_nan=False, default=_plain)
-    except ValueError:
-        return json.dumps(_spelled(value), default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _spelled(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
-    return value
-
-
-def _json_or_null(value: Any) -> str | None:
-    return None if value is None else to_json(value)
-
-
-def _finite(value: float | None) -> float | None:
-    """NULL for NaN and infinity: as numbers they would sort first."""
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _output_values(replay_id: int, ordinal: int, output: OutputVerdict) -> tuple[Any, ...]:
-    return (
-        replay_id,
-        ordinal,
-        output.name,
-        output.dtype,
-        int(output.passed),
-        output.policy,
-        output.rtol,
-        output.atol,
-        output.elements,
-        output.mismatched,
-        _finite(output.max_abs),
-        _finite(output.rms),
-        _finite(output.relative_rms),
-        _json_or_null(None if output.worst_index is None else list(output.worst_index)),
-        output.worst_engine,
-        output.worst_reference,
-        output.reason,
-        _json_or_null(output.metrics),
-    )
-
-
-def _oracle_values(replay_id: int, ordinal: int, oracle: OracleVerdict) -> tuple[Any, ...]:
-    return (
-        replay_id,
-        ordinal,
-        oracle.verdict,
-        _finite(oracle.engine_max_ulp),
-        _finite(oracle.engine_rms_ulp),
-        _finite(oracle.engine_max_abs),
-        _finite(oracle.reference_max_ulp),
-        _finite(oracle.reference_rms_ulp),
-        _finite(oracle.reference_max_abs),
-        _finite(oracle.bound_ulp),
-        _json_or_null(oracle.metrics),
-    )
+    row = {
+        "run_id": run_id,
+        "at_us": now_us(),
+        "operation": operation,
+        "kind": kind,
+        "message": message,
+        "traceback": traceback,
+        "context": None if context is None else to_json(context),
+    }
+    return insert(connection, "error", row)

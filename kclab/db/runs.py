@@ -23,8 +23,9 @@ from kclab.core.environment import boot_id, environment_facts, process_started_u
 from kclab.core.errors import ExitCode, KclabError, NothingMatched
 from kclab.core.times import now_us, uuid7
 from kclab.db.connection import connect_write, writing
-from kclab.db.rows import add_error, to_json
+from kclab.db.rows import add_error
 from kclab.db.store import Store, open_for_writing
+from kclab.db.values import to_json
 
 HEARTBEAT_SECONDS = 10.0
 STALE_AFTER_US = 60_000_000

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kclab.core.tolerance import ALLCLOSE, POLICIES, OutputTolerance
-from kclab.db.rows import OutputVerdict
+from kclab.db.verdicts import OutputVerdict
 from kclab.replay.state import judge_state
 from kclab.replay.tally import Tally
 from kclab.replay.values import FlatValues, dtype_of, packing_of, position

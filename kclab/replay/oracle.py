@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kclab.core.errors import KclabError
 from kclab.core.tolerance import ALLCLOSE, BYTES, EXACT, OutputTolerance
-from kclab.db.rows import OracleVerdict
+from kclab.db.verdicts import OracleVerdict
 from kclab.replay.float64 import magnitude_of, truth_of
 from kclab.replay.references import Reference
 from kclab.replay.ulp import FORMATS, Distance, Yardstick, ulp_at

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kclab.core.tolerance import DEFAULTS, GDN_PREFILL_STATE, POLICIES
-from kclab.db.rows import ReplayRow
+from kclab.db.verdicts import ReplayRow
 from kclab.replay.subject import Subject
 
 REPORT = Path("results") / "replay.json"

@@ -16,9 +16,10 @@ from kclab.core.times import now_us
 from kclab.core.trust import is_trusted, require_trusted
 from kclab.dataset.cases import Root
 from kclab.db.connection import writing
-from kclab.db.rows import ReplayRow, add_definition, add_replay
+from kclab.db.rows import add_definition
 from kclab.db.runs import ActiveRun, add_environment, run
 from kclab.db.store import Store, open_for_writing
+from kclab.db.verdicts import ReplayRow, add_replay
 from kclab.replay.report import write_report
 from kclab.replay.root_subjects import check_selection, root_subjects
 from kclab.replay.selection import Selection, StoreSubjects, choose, what_there_is

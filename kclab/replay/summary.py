@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kclab.db.rows import OutputVerdict, ReplayRow
+from kclab.db.verdicts import OutputVerdict, ReplayRow
 
 KEPT_FAILURES = 1000
 """Failed and broken verdicts kept for showing; all of them are rows."""

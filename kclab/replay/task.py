@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from kclab.db.rows import OracleVerdict, OutputVerdict
+from kclab.db.verdicts import OracleVerdict, OutputVerdict
 
 
 @dataclass(frozen=True, slots=True)

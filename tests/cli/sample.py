@@ -19,16 +19,14 @@ from kclab.db.rows import (
     BlobRow,
     CaptureRow,
     InputValue,
-    OutputVerdict,
-    ReplayRow,
     add_blobs,
     add_capture,
     add_definition,
-    add_replay,
     add_workload,
 )
 from kclab.db.runs import add_environment
 from kclab.db.store import Store
+from kclab.db.verdicts import OutputVerdict, ReplayRow, add_replay
 
 NOW = "2026-11-30T10:15:30Z"
 NOW_US = to_us(datetime.fromisoformat(NOW))

@@ -8,19 +8,16 @@ from kclab.db.rows import (
     BlobRow,
     CaptureRow,
     InputValue,
-    OracleVerdict,
-    OutputVerdict,
-    ReplayRow,
     add_blobs,
     add_capture,
     add_definition,
     add_error,
-    add_replay,
     add_request,
     add_workload,
 )
 from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
+from kclab.db.verdicts import OracleVerdict, OutputVerdict, ReplayRow, add_replay
 
 BODY = {
     "name": "double",

@@ -10,19 +10,11 @@ from dataclasses import replace
 import pytest
 
 from kclab.db.connection import writing
-from kclab.db.rows import (
-    BlobRow,
-    InputValue,
-    OutputVerdict,
-    ReplayRow,
-    add_blobs,
-    add_definition,
-    add_replay,
-    add_workload,
-    to_json,
-)
+from kclab.db.rows import BlobRow, InputValue, add_blobs, add_definition, add_workload
 from kclab.db.runs import run
 from kclab.db.store import Store
+from kclab.db.values import to_json
+from kclab.db.verdicts import OutputVerdict, ReplayRow, add_replay
 from tests.db.filled import BODY, add_example
 
 BLOB = BlobRow("ab" * 32, "float32", (2,), 8)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kclab.core.digest import DTYPES
 from kclab.core.tolerance import ALLCLOSE, OutputTolerance, default_tolerance
-from kclab.db.rows import OutputVerdict
+from kclab.db.verdicts import OutputVerdict
 from kclab.replay import values
 from kclab.replay.compare import compare_output
 from kclab.replay.lowbits import decode

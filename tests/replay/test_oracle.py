@@ -12,7 +12,7 @@ from torch import Tensor
 from kclab.core.definition import Definition
 from kclab.core.families import FAMILIES
 from kclab.core.tolerance import tolerance_for
-from kclab.db.rows import OracleVerdict
+from kclab.db.verdicts import OracleVerdict
 from kclab.replay.oracle import who_is_wrong
 from kclab.replay.references import Reference
 from kclab.replay.ulp import ulp_at

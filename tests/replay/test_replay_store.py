@@ -15,8 +15,8 @@ import torch
 from kclab.core.definition import Definition
 from kclab.core.errors import DatabaseMissing, NothingMatched
 from kclab.core.trust import trust, untrust
-from kclab.db.rows import ReplayRow
 from kclab.db.store import Store
+from kclab.db.verdicts import ReplayRow
 from kclab.replay import Options, ReplaySummary, Selection, replay
 from tests.replay.toys import StoreBuilder, body, define
 
