@@ -6,7 +6,7 @@ It lies beside the database in `.kclab-run/<run uuid>` while the run lasts:
     workers/<process>    one JSON file a process: installing, armed or drained
     failures/<process>   why a process could not install capture, or had to give up
     progress/<process>   two 64-bit counters: captures handed to the writer, captures settled
-    claims/              one empty file a capture that counts against --max-per-axes
+    claims/              how many captures each definition and axes took of --max-per-axes
     allowance            bytes claimed so far against --max-bytes
     spool/<process>      rows that a busy database could not take, one JSON line each
 
@@ -163,47 +163,34 @@ class ControlFolder:
     # Limits of the whole run
 
     def claim(self, definition: str, axes: str, limit: int) -> str | None:
-        """Take one of `limit` places for a definition and axes; None when all are taken."""
+        """Take one of `limit` places for a definition and axes; None when all are taken.
+
+        The claim of the first place ends in `-0`.
+        """
         stem = text_sha256(f"{definition}\n{axes}")[:32]
-        for place in range(limit):
-            name = f"{stem}-{place}"
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-                os.close(os.open(self.path / "claims" / name, flags, 0o666))
-            except FileExistsError:
-                continue
-            return name
-        return None
+        taken = add_shared(self.path / "claims" / stem, 1, limit)
+        return None if taken is None else f"{stem}-{taken - 1}"
 
     def release(self, claim: str) -> None:
         """Give a place back."""
-        (self.path / "claims" / claim).unlink(missing_ok=True)
+        add_shared(self.path / "claims" / claim.partition("-")[0], -1)
+
+    def claimed(self) -> int:
+        """Places taken, of all definitions and axes together."""
+        return sum(_counted(file) for file in (self.path / "claims").iterdir())
 
     def reserve(self, nbytes: int, limit: int | None) -> bool:
         """Count `nbytes` against the run's allowance; False when it would exceed `limit`.
 
         A negative number gives bytes back.
         """
-        if limit is None:
+        if limit is None or nbytes == 0:
             return True
-        descriptor = os.open(self.path / "allowance", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            stored = os.pread(descriptor, 8, 0)
-            used = int.from_bytes(stored, "little") + nbytes
-            if used > limit and nbytes > 0:
-                return False
-            os.pwrite(descriptor, max(0, used).to_bytes(8, "little"), 0)
-            return True
-        finally:
-            os.close(descriptor)
+        return add_shared(self.path / "allowance", nbytes, limit) is not None
 
     def reserved(self) -> int:
         """Bytes counted against the allowance so far."""
-        try:
-            return int.from_bytes((self.path / "allowance").read_bytes(), "little")
-        except FileNotFoundError:
-            return 0
+        return _counted(self.path / "allowance")
 
     def free_bytes(self) -> int:
         """Disk space that capture may still use."""
@@ -229,6 +216,27 @@ class ControlFolder:
         for file in sorted((self.path / "spool").glob("*")):
             for line in file.read_bytes().split(b"\n")[:-1]:
                 yield json.loads(line)
+
+
+def add_shared(counter: Path, n: int, limit: int | None = None) -> int | None:
+    """Add to a counter that processes share in a file; the new count, or None beyond `limit`."""
+    descriptor = os.open(counter, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        count = int.from_bytes(os.pread(descriptor, 8, 0), "little") + n
+        if n > 0 and limit is not None and count > limit:
+            return None
+        os.pwrite(descriptor, max(0, count).to_bytes(8, "little"), 0)
+        return count
+    finally:
+        os.close(descriptor)
+
+
+def _counted(counter: Path) -> int:
+    try:
+        return int.from_bytes(counter.read_bytes(), "little")
+    except FileNotFoundError:
+        return 0
 
 
 def abandoned(database: Path) -> list[ControlFolder]:

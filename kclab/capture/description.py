@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -135,7 +134,7 @@ def _provenance(plan: CapturePlan, process: str, record: Record) -> dict[str, An
         **plan.provenance,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "host": socket.gethostname(),
+        "host": process.rsplit(":", 2)[0],
         "device": pending.device,
         "device_name": _device_name(pending.device),
         "rank": process_rank(),

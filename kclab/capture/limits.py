@@ -53,10 +53,7 @@ class Limits:
         The first call of its axes stands for all those that may follow: it is refused when they
         would not fit on the disk. Raises LimitReached.
         """
-        expected = nbytes * (self._plan.max_per_axes or 1) if first else nbytes
-        if self._plan.max_bytes is not None:
-            left = max(nbytes, self._plan.max_bytes - self._control.reserved())
-            expected = min(expected, left)
+        expected = self._expected(nbytes) if first else nbytes
         free = self._control.free_bytes()
         if expected > free:
             raise LimitReached(
@@ -64,6 +61,13 @@ class Limits:
             )
         if not self._control.reserve(nbytes, self._plan.max_bytes):
             raise LimitReached(self._bytes_reason)
+
+    def _expected(self, nbytes: int) -> int:
+        """Bytes of all the captures that one of `nbytes` stands for, within the allowance."""
+        expected = nbytes * (self._plan.max_per_axes or 1)
+        if self._plan.max_bytes is None:
+            return expected
+        return min(expected, max(nbytes, self._plan.max_bytes - self._control.reserved()))
 
     def give_back(self, nbytes: int) -> None:
         """Return bytes of a capture that came to nothing."""
