@@ -12,6 +12,7 @@ from kclab.core.errors import NothingMatched
 from kclab.fc2.backends import Backend, Candidate, Gemm, Refused
 from kclab.fc2.baseline import Baseline, accepted_baseline
 from kclab.fc2.operands import Operands, exact_rows, ones, poison_padding
+from kclab.fc2.parity import output_sha256
 from kclab.fc2.problem import BASELINE_WORKSPACE, Problem
 from kclab.fc2.producer import produce
 from kclab.fc2.timing import Arm
@@ -57,6 +58,7 @@ class Bench:
         self.baseline: Baseline = accepted_baseline(backend, problem, self.gemm)
         self.expected = self.logical(self.baseline.call(self.gemm.operands)).clone()
         """A's output over logical rows: what `exact` is judged against."""
+        self.expected_sha256 = output_sha256(self.expected)
         self._ones: Operands | None = None
         self._poisoned: Operands | None = None
         self._reference: tuple[Tensor, Tensor] | None = None

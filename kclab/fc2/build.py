@@ -24,7 +24,7 @@ from kclab.core.errors import EnvironmentLacking
 FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
 FLAGS_STRICT = (*FLAGS, "-Werror")
 
-HEADERS = ("cublasLt.h", "cuda_runtime_api.h", "crt/host_defines.h", "nv/target")
+HEADERS = ("cublasLt.h", "cuda_runtime_api.h", "cuda.h", "crt/host_defines.h", "nv/target")
 """What the sources and cublasLt.h include; a pip wheel each, or one CUDA toolkit."""
 
 LIBRARIES = ("libcublasLt.so", "libcudart.so")

@@ -138,6 +138,13 @@ def _require(backend: Backend, boundary: Boundary, sink: RowSink, workspace: int
         raise
 
 
+def gpu_reader(backend: Backend) -> Callable[[], Mapping[str, Any] | None]:
+    """Reads the backend's GPU; gives None where there is none to read."""
+    uuid = str(backend.facts().get("gpu_uuid") or "")
+    gpu = find_gpu(uuid) if uuid else None
+    return lambda: None if gpu is None else gpu.read().to_json()
+
+
 def _note_device(active: ActiveRun, backend: Backend, when: str) -> None:
     uuid = str(backend.facts().get("gpu_uuid") or "")
     gpu = find_gpu(uuid) if uuid else None
@@ -191,7 +198,8 @@ def sweep(
     """
     with session(store, subject, "sweep", params or {}) as open_run:
         known = _unfinished(open_run) if resume else []
-        searching = Search(open_run.bench, options, open_run.sink, watch, known)
+        look = gpu_reader(open_run.backend)
+        searching = Search(open_run.bench, options, open_run.sink, watch, known, look)
         outcome = searching.run()
         if outcome.exact is None and outcome.any is None:
             raise NothingMatched("nothing was measured: every config was refused or failed.")

@@ -147,7 +147,8 @@ def poison_padding(problem: Problem, operands: Operands) -> Operands | None:
         return None
     if problem.precision is not Precision.NVFP4:
         activation = operands.activation.clone()
-        activation[problem.m :] = float("nan")
+        # All bits set is a NaN in float8_e4m3fn and in bfloat16, and every device can fill bytes.
+        activation[problem.m :].view(torch.uint8).fill_(0xFF)
         return replace(operands, activation=activation)
     assert operands.activation_scale is not None
     columns = problem.k // nvfp4.BLOCK

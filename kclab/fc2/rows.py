@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -206,6 +207,7 @@ def add_measurement(connection: sqlite3.Connection, run_id: int, result: Result)
         "ratio_high": finite(algorithm.ratio.high),
         "pairs": algorithm.pairs,
         "verdict": str(algorithm.verdict),
+        "detail": json.dumps({"drift": algorithm.drift, "conditions": dict(result.conditions)}),
     }
     measurement = insert(connection, "measurement", values)
     add_samples(connection, measurement, result.samples)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
@@ -19,11 +19,15 @@ from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.problem import WORKSPACE_BUDGETS
 from kclab.fc2.search.finals import Finals, Result, winner
 from kclab.fc2.search.pool import Entry, Pool, in_parts
-from kclab.fc2.search.race import HEATS, SCREEN, Race
+from kclab.fc2.search.race import HEATS, Race
 from kclab.fc2.timing import Rounds
 
 STAGES = ("heuristics", "neighbours", "space")
 ADMITTED_AT_ONCE = 128
+SCREEN_ROUNDS, EXHAUSTIVE_ROUNDS = 2, 4
+SCREEN_SLACK = 1.04
+"""How much slower than the best known a launch of the space may look after two samples."""
+
 CONTENDERS = 24
 """Entries of the space that may wait for the finals."""
 RESERVE = 0.15
@@ -102,6 +106,7 @@ class Search:
         sink: Sink,
         watch: Callable[[Event], None] = lambda _event: None,
         known: Sequence[Candidate] = (),
+        look: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ):
         self.bench = bench
         self.options = options
@@ -114,7 +119,7 @@ class Search:
         self._rounds = rounds
         self.pool = Pool(bench)
         self._race = Race(bench, self.pool, rounds)
-        self.finals = Finals(bench, rounds, self._started)
+        self.finals = Finals(bench, rounds, self._started, look)
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -178,24 +183,42 @@ class Search:
     def _space(self) -> None:
         self._rounds.deadline = self._search_ends
         seen: list[Entry] = []
-        left_out = 0
+        for part in self._unseen():
+            fresh = self._admit(part)
+            self._screen(fresh)
+            seen += fresh
+        self.outcome.complete = not self._rounds.late()
+        left = self._race.run(self._contenders(seen), HEATS)
+        more = "" if self.outcome.complete else "; time ended before the space did"
+        self._judge("space", left, seen, more)
+
+    def _unseen(self) -> Iterator[Sequence[Candidate]]:
+        """Parts of the space until the time ends, each portion in an order of its own."""
         for portion in self.bench.gemm.space():
+            if self._rounds.late():
+                return
             new = [c for c in portion if c.config not in self.pool.entries]
+            self._rounds.random.shuffle(new)
             for part in in_parts(new, ADMITTED_AT_ONCE):
                 if self._rounds.late():
-                    left_out += len(part)
-                    continue
-                fresh = self._admit(part)
-                self._screen(fresh)
-                seen += fresh
-        self.outcome.complete = left_out == 0
-        left = self._race.run(self._contenders(seen), HEATS)
-        self._judge("space", left, seen, f"; {left_out} configs left" if left_out else "")
+                    return
+                yield part
 
     def _screen(self, fresh: Sequence[Entry]) -> None:
-        heats = (HEATS[1],) if self.options.exhaustive else (SCREEN,)
-        self._race.run(fresh, heats)
+        """Time new launches a little; examine those that may beat what is known."""
+        self._race.time(fresh, EXHAUSTIVE_ROUNDS if self.options.exhaustive else SCREEN_ROUNDS)
+        bars = {kind: self._bar(kind) for kind in (True, False)}
+        for entry in self._by_speed(e for e in fresh if e.status == "valid"):
+            ratio = (entry.ratio or 0.0) * SCREEN_SLACK
+            if ratio < min(bars.values()):
+                break
+            self.pool.examine(entry)
         self._tell("space", "screened")
+
+    def _bar(self, exact: bool) -> float:
+        """The ratio of the fastest config that counts, or that is sound at all."""
+        good = (e for e in self.pool.valid() if (e.counts if exact else e.sound))
+        return max((e.ratio or 0.0 for e in good), default=0.0)
 
     def _admit(self, candidates: Iterable[Candidate]) -> list[Entry]:
         fresh: list[Entry] = []

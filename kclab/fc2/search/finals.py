@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,8 @@ class Result:
     search_seconds: float
     """From the search's start until this result stood."""
     samples: list[Sample] = field(repr=False, default_factory=list)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    """The device `before` and `after` the samples: clock, temperature, throttle reasons."""
 
     @property
     def config(self) -> AlgorithmConfig:
@@ -83,7 +85,10 @@ class Finals:
     rounds: Rounds
     started: float
     """`time.monotonic()` of the search's start."""
+    look: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """Reads the device's clock, temperature and throttle reasons."""
     _own_control: Entry | None = None
+    _conditions: dict[str, Any] = field(default_factory=dict)
 
     def judge(
         self,
@@ -100,7 +105,9 @@ class Finals:
         arms: dict[str, Any] = {CONTROL_ARM: control.prepared}
         others = [e for config, e in known.items() if config != control.config]
         arms.update({entry.name: entry.prepared for entry in others})
+        before = self.look()
         samples = self._measure(arms, scope, fewest, most)
+        self._conditions = {"before": before, "after": self.look()} if before else {}
         judged = [control, *others]
         return [self._result(entry, stage, scope, samples, entry is control) for entry in judged]
 
@@ -133,7 +140,11 @@ class Finals:
         own = [s for s in samples if s.arm in (BASELINE_ARM, CONTROL_ARM, arm)]
         if not entry.checks:
             entry.checks = run_checks(self.bench, entry.prepared)
-        parity = compare(self.bench.output_of(entry.prepared), self.bench.expected)
+        parity = compare(
+            self.bench.output_of(entry.prepared),
+            self.bench.expected,
+            self.bench.expected_sha256,
+        )
         entry.exact = parity.exact
         return Result(
             candidate=entry.candidate,
@@ -153,6 +164,7 @@ class Finals:
             is_control=is_control,
             search_seconds=time.monotonic() - self.started,
             samples=own,
+            conditions=self._conditions,
         )
 
 

@@ -27,9 +27,6 @@ HEATS = (Heat(3, 1.15, 32), Heat(4, 1.05, 12), Heat(8, 1.03, 6))
 """Two samples decide little, so the first heat only drops what is far off (PyTorch's TunableOp
 drops at 1.5x after three samples and at 1.15x after ten)."""
 
-SCREEN = Heat(2, 1.15, 48)
-"""For the whole space, where most entries are slow."""
-
 
 class Race:
     """Races entries of a pool; every ratio is within rounds of one clock."""
@@ -49,6 +46,12 @@ class Race:
             self._heat(left, heat.rounds)
             left = self.cut(left, heat)
         return sorted(left, key=_speed, reverse=True)
+
+    def time(self, entries: Sequence[Entry], rounds: int) -> None:
+        """Time entries without dropping any."""
+        timed = [entry for entry in entries if entry.status == "valid"]
+        if timed:
+            self._heat(timed, rounds)
 
     def cut(self, entries: Sequence[Entry], heat: Heat) -> list[Entry]:
         """The exact entries near the fastest exact one, and the sound ones near the fastest sound.
