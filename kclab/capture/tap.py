@@ -6,6 +6,7 @@ the step starts; otherwise there is none, and calls cost what they cost without 
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,8 @@ class Tap:
         self.roots = Roots(roots, self._run_step) if roots else None
         self._handlers: dict[str, Handler] = {}
         self._undo: list[Callable[[], None]] = []
+        self._stepped = False
+        """Whether a root was ever called here."""
         self._program: Step | None = None
         self._program_mode: StepMode | None = None
 
@@ -101,6 +104,8 @@ class Tap:
         if self._program is not None:
             self._end_program()
         if self.roots is not None:
+            if not self._stepped and multiprocessing.parent_process() is None:
+                self.count(self.roots.names[0].rpartition(".")[2], "never called in this process")
             self.roots.remove()
         context.set_watcher(None)
         while self._undo:
@@ -270,6 +275,7 @@ class Tap:
     ) -> Any:
         if context.current_step() is not None:
             return call(*args, **kwargs)  # `forward` below `__call__`, or a root inside a root
+        self._stepped = True
         request = context.current_request()
         if request is None:
             self.count(type(root).__name__, "no request")

@@ -235,6 +235,12 @@ def test_threads_share_one_step_and_none_is_left_watched(tapped: Tapped) -> None
     assert sorted(recorder.names()) == sorted(f"dense_gemm_fp32_nt_n{n}_k4" for n in range(5, 13))
 
 
+def test_root_that_is_never_called_is_told(tapped: Tapped) -> None:
+    recorder = tapped(root="package.Nope")
+    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    assert recorder.counts == {("Nope", "never called in this process"): 1}
+
+
 def test_disarming_gives_every_function_back(tapped: Tapped) -> None:
     before = (Net.forward, Net.__call__, threading.Thread.start, ThreadPoolExecutor.submit)
     had = "__call__" in vars(Net), nn.Module.__dict__.get("__init_subclass__")
