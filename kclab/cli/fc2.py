@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kclab.cli import fc2_files, fc2_memory
+from kclab.cli import fc2_checks, fc2_files, fc2_memory
 from kclab.cli.fc2_options import (
     MIB,
     BackendOption,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
 fc2_memory.register(app)
 fc2_files.register(app)
+fc2_checks.register(app)
 
 SEED = 440_420
 BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]

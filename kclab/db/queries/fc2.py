@@ -176,3 +176,41 @@ def one_result(connection: sqlite3.Connection, result_id: int) -> dict[str, Any]
     found = dict(row)
     found["validity"] = json.loads(found["validity"])
     return found
+
+
+def compare_runs(connection: sqlite3.Connection, first: str, second: str) -> list[dict[str, Any]]:
+    """Configs that both runs measured in the same scope, with how their gains differ.
+
+    `same_key` says whether both were measured under one validity key.
+    """
+    before = {_place(row): row for row in run_results(connection, first)}
+    rows = []
+    for row in run_results(connection, second):
+        old = before.get(_place(row))
+        if old is None:
+            continue
+        rows.append(
+            {
+                "config": row["config"],
+                "scope": row["scope"],
+                "workload": row["workload"],
+                "first_ratio": old["ratio"],
+                "second_ratio": row["ratio"],
+                "first_ms": old["b_ms"],
+                "second_ms": row["b_ms"],
+                "change": None if not row["b_ms"] else old["b_ms"] / row["b_ms"],
+                "first_verdict": old["verdict"],
+                "second_verdict": row["verdict"],
+                "same_kernel": int(old["kernel"] == row["kernel"]),
+                "same_key": int(_key(old) == _key(row)),
+            }
+        )
+    return rows
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["m"], row["n"], row["k"], row["precision"], row["config"], row["scope"]
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["backend"], row["gpu"], row["cublaslt"], row["driver"]
