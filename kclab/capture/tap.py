@@ -10,7 +10,6 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -23,13 +22,13 @@ from kclab.capture.context import Step
 from kclab.capture.imports import when_imported
 from kclab.capture.mode import StepMode, hidden, out_of_sight, tap_is_on
 from kclab.capture.modules import ModuleNames
+from kclab.capture.naming import Definitions
 from kclab.capture.plan import CapturePlan
 from kclab.capture.roots import Roots
 from kclab.capture.threads import carry_steps
 from kclab.core.catalog import Catalog
 from kclab.core.definition import Definition
-from kclab.core.errors import BadUsage, EnvironmentLacking
-from kclab.core.families import FAMILIES
+from kclab.core.errors import EnvironmentLacking
 
 Result = TypeVar("Result")
 MARK = "_kclab_wrapped"
@@ -300,37 +299,6 @@ class Tap:
         context.set_program_step(None)
         self._program_mode.__exit__()
         self._program = self._program_mode = None
-
-
-class Definitions:
-    """Which definition a sighting belongs to: shipped, the user's, or made for its sizes."""
-
-    def __init__(self, plan: CapturePlan, catalog: Catalog):
-        self._plan = plan
-        self._catalog = catalog
-        self._found: dict[Any, tuple[str | None, Definition | None]] = {}
-
-    def of(self, sighting: Sighting) -> tuple[str | None, Definition | None]:
-        """(name, definition); no definition if none has this name, no name if none is selected."""
-        key = (sighting.family, *sorted(sighting.sizes.items()))
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._find(sighting.family, sighting.sizes)
-        return found
-
-    def _find(self, family: str, sizes: Mapping[str, Any]) -> tuple[str | None, Definition | None]:
-        try:
-            made = FAMILIES[family].make(**sizes)
-        except BadUsage as error:
-            return f"{family}: {error}", None
-        if self._plan.definitions and not any(
-            fnmatchcase(made.name, glob) for glob in self._plan.definitions
-        ):
-            return None, None
-        known = self._catalog.get(made.name)
-        if known is None and self._plan.define_missing:
-            known = made
-        return made.name, known
 
 
 def _shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
