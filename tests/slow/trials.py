@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from kclab.core.errors import DatabaseMissing
+from kclab.core.errors import DatabaseMissing, DatabaseOutdated
 from kclab.db.check import check
 from kclab.db.runs import effective_status
 from kclab.db.store import Store
@@ -41,7 +41,7 @@ def visible(store: Store) -> Rows:
                 name: frozenset(row[0] for row in connection.execute(query))
                 for name, query in ACKNOWLEDGED.items()
             }
-    except DatabaseMissing:
+    except (DatabaseMissing, DatabaseOutdated):  # its maker was killed before it had a table
         return dict.fromkeys(ACKNOWLEDGED, frozenset())
 
 
@@ -113,7 +113,7 @@ class Trial:
         after = visible(self.store)
         for name, rows in self.acknowledged.items():
             assert rows <= after[name], f"lost {name}: {sorted(rows - after[name])[:3]}"
-        if not self.store.database.exists():
+        if not after["run"]:
             return
         report = check(self.store)
         assert not report.database_damaged and not report.blobs_damaged, report.faults
