@@ -42,8 +42,8 @@ FROM = """
 """
 
 GATES = """
-    (SELECT CASE WHEN sum(g.status = 'failed') THEN 'failed' WHEN count(*) THEN 'gated'
-            ELSE 'not gated' END
+    (SELECT CASE WHEN sum(g.status = 'failed') THEN 'failed'
+            WHEN sum(g.kind IN ('block', 'trajectory')) THEN 'gated' ELSE 'not gated' END
      FROM fc2_gate g WHERE g.config_id = r.config_id AND g.boundary_id = r.boundary_id
        AND g.validity_id = r.validity_id) AS gates
 """
