@@ -126,14 +126,16 @@ def _progress() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     failures = 0
+    screen = Console(stderr=True)
     bar = Progress(
         TextColumn("replaying"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[failures]}", style="red"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,
     )
     task = bar.add_task("", total=None, failures="")
 

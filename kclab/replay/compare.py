@@ -41,11 +41,9 @@ def compare_output(
     else:
         tally, broken, metrics = Tally(tolerance), None, {}
         tally.add_all(FlatValues.of(reference), FlatValues.of(engine))
-    metrics |= _counts(tally, tolerance)
     where, sides = _worst(tally, reference, engine)
     reason = _reason(tally, broken, where, sides)
-    if reason is None and (weakness := _weakness(tally, tolerance)):
-        metrics[PROVES_LITTLE] = weakness
+    metrics |= _counts(tally, tolerance, passed=reason is None)
     return OutputVerdict(
         name=name,
         dtype=dtype_of(engine),
@@ -121,7 +119,7 @@ def _reason(
     return f"{tally.mismatched} of {tally.elements} elements {what}, worst at {values}"
 
 
-def _counts(tally: Tally, tolerance: OutputTolerance) -> dict[str, Any]:
+def _counts(tally: Tally, tolerance: OutputTolerance, *, passed: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if tolerance.equal_nan:
         found["equal_nan"] = tally.matched_nan
@@ -129,6 +127,8 @@ def _counts(tally: Tally, tolerance: OutputTolerance) -> dict[str, Any]:
         found["equal_inf"] = tally.matched_inf
     if tally.non_finite:
         found["non_finite"] = tally.non_finite
+    if passed and (weakness := _weakness(tally, tolerance)):
+        found[PROVES_LITTLE] = weakness
     return found
 
 

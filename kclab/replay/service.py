@@ -172,6 +172,8 @@ def _write_report(
     problem = None
     if selection.stated:
         problem = "only a whole replay writes it"
+    elif summary.status == "empty":
+        problem = "there was nothing to judge"
     elif summary.lacking:
         problem = f"{summary.lacking} workloads could not be judged on this machine"
     else:

@@ -320,3 +320,13 @@ def test_a_merged_dataset_is_replayed_in_place_too(store: Store, build: RootBuil
     (build.root / "results").rmdir()
     assert replayed(store, build).status == "passed"
     assert report(build)["cases"][0]["status"] == "passed"
+
+
+def test_a_dataset_without_engine_outputs_is_empty_and_gets_no_report(
+    store: Store, build: RootBuilder
+) -> None:
+    (build.root / "results/captures.jsonl").unlink()
+    summary = replayed(store, build)
+    assert summary.status == "empty"
+    assert not (build.root / "results/replay.json").exists()
+    assert "there was nothing to judge" in summary.notes[-1]
