@@ -5,7 +5,7 @@ It lies beside the database in `.kclab-run/<run uuid>` while the run lasts:
     plan.json            the plan
     workers/<process>    one JSON file a process: installing, armed or drained
     failures/<process>   why a process could not install capture, or had to give up
-    progress/<process>   two 64-bit counters: captures handed to the writer, captures settled
+    progress/<process>   two 64-bit counters: captures handed to the writer, and given up
     claims/              how many captures each definition and axes took of --max-per-axes
     allowance            bytes claimed so far against --max-bytes
     spool/<process>      rows that a busy database could not take, one JSON line each
@@ -53,16 +53,12 @@ def is_alive(process: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Captures that a process handed to its writer, and how many of them are settled."""
+    """What a process did with the captures that it took; the rest of them has to have rows."""
 
     handed: int
-    settled: int
-    """Stored, or given up with a counted reason."""
-
-    @property
-    def lost(self) -> int:
-        """Captures that died with the process."""
-        return max(0, self.handed - self.settled)
+    """Captures that its writer was given."""
+    given_up: int
+    """Of these, captures that could not be written, each counted with its reason."""
 
 
 class ProgressFile:
@@ -76,8 +72,8 @@ class ProgressFile:
         """Captures handed to the writer so far."""
         os.pwrite(self._descriptor, count.to_bytes(8, "little"), 0)
 
-    def settled(self, count: int) -> None:
-        """Captures stored, or given up with a counted reason, so far."""
+    def given_up(self, count: int) -> None:
+        """Captures given up so far."""
         os.pwrite(self._descriptor, count.to_bytes(8, "little"), 8)
 
     def close(self) -> None:

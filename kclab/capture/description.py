@@ -20,6 +20,7 @@ from kclab.capture.receipt import (
     tensor_descriptor,
 )
 from kclab.capture.snapshot import Snapshot
+from kclab.capture.switches import allowed_variables, torch_switches
 from kclab.capture.writer import Record
 from kclab.core.digest import canonical_json, workload_uuid
 from kclab.core.families import family_of
@@ -137,6 +138,8 @@ def _provenance(plan: CapturePlan, process: str, record: Record) -> dict[str, An
         "host": process.rsplit(":", 2)[0],
         "device": pending.device,
         "device_name": _device_name(pending.device),
+        "environment": allowed_variables(),
+        "torch_switches": torch_switches(),
         "rank": process_rank(),
         "run": plan.run_uuid,
         "process": process,

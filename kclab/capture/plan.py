@@ -50,6 +50,8 @@ class CapturePlan:
     """A capture error is raised into the engine."""
     definition_folders: tuple[Path, ...] = ()
     """Folders of definitions besides the shipped ones."""
+    served: bool = False
+    """Calls belong to the request that the control folder names as active, else to nobody."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What each receipt says about the run: model, revision, engine, server command."""
 

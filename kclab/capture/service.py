@@ -250,7 +250,10 @@ def _coverage_problems(
     coverage: Sequence[DefinitionCoverage], plan: CapturePlan, *, installed: bool
 ) -> list[str]:
     if not installed:
-        return ["no process of the program imported torch with capture installed."]
+        return [
+            "no process of the program imported torch with capture installed"
+            " (python -I, -E and -S switch it off)."
+        ]
     unwritten = [
         f"{c.name}: {count} captures {reason}."
         for c in coverage

@@ -7,12 +7,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kclab.capture import context
 from kclab.capture.adapters import load_adapters
 from kclab.capture.control import ControlFolder, process_key
+from kclab.capture.orders import ActiveRequest, drain_on_order
 from kclab.capture.plan import PLAN_VARIABLE, CapturePlan
 from kclab.capture.recorder import Recorder
 from kclab.capture.tap import Tap
 from kclab.core.catalog import load_catalog
+from kclab.core.environment import package_version
 from kclab.core.times import now_us
 
 DRAIN_SECONDS = 600.0
@@ -59,24 +62,48 @@ def start(plan: CapturePlan) -> Session:
     recorder = Recorder(plan)
     adapters = load_adapters(plan.adapters)
     tap = Tap(plan, recorder, adapters, load_catalog(plan.definition_folders))
+    if plan.served:
+        context.set_request_source(ActiveRequest(plan.control, _engine_facts(plan)))
     tap.arm()
     recorder.acknowledge(engine=_engine(plan))
+    if plan.served:
+        drain_on_order(plan.control, recorder, DRAIN_SECONDS)
     _Current.session = Session(plan, recorder, tap, os.getpid())
     _drain_at_every_exit(recorder, tap)
     return _Current.session
 
 
+def stop() -> None:
+    """End this process's capture, so that another plan may start; nothing where none runs."""
+    session, _Current.session = _Current.session, None
+    if session is not None:
+        session.tap.disarm()
+        context.set_request_source(None)
+        session.recorder.close(DRAIN_SECONDS)
+
+
 def _engine(plan: CapturePlan) -> str:
-    return str(plan.provenance.get("engine", "pytorch"))
+    facts = _engine_facts(plan)
+    return " ".join([str(plan.provenance.get("engine", "pytorch")), *facts.values()])
+
+
+def _engine_facts(plan: CapturePlan) -> dict[str, str]:
+    """The version of the engine that runs in this very process; its parent need not have it."""
+    version = (
+        package_version(str(plan.provenance.get("engine", "")).lower()) if plan.served else None
+    )
+    return {} if version is None else {"engine_version": version}
 
 
 def _drain_at_every_exit(recorder: Recorder, tap: Tap) -> None:
     """Interpreter exit, multiprocessing children (which skip atexit), and forks."""
-    from multiprocessing import util
+    from multiprocessing import parent_process, util
 
     def close() -> None:
-        tap.disarm()  # says what it could not see
-        recorder.close(DRAIN_SECONDS)
+        try:
+            tap.disarm()  # says what it could not see
+        finally:
+            recorder.close(DRAIN_SECONDS)
 
     def in_child(_: object) -> None:
         # multiprocessing forgets finalizers at a child's start, so they are made there.
@@ -85,3 +112,5 @@ def _drain_at_every_exit(recorder: Recorder, tap: Tap) -> None:
     atexit.register(close)
     os.register_at_fork(after_in_child=recorder.after_fork)
     util.register_after_fork(recorder, in_child)
+    if parent_process() is not None:
+        in_child(None)  # torch was imported only here

@@ -28,13 +28,14 @@ class WorkerEnd:
     state: str
     """`installing`: never acknowledged. `armed`: never drained. `drained`: all is stored."""
     lost: int
-    """Captures that were taken and died with the process."""
+    """Captures that were taken and have no rows."""
     running: bool
 
     def problem(self) -> str | None:
         """What is wrong with it, in a sentence; None for a clean end."""
         if self.state == "drained":
-            return None
+            lost = f"process {self.process} could not store {self.lost} captures."
+            return lost if self.lost else None
         if self.state == "installing":
             return f"process {self.process} never acknowledged the plan."
         if self.running:
@@ -60,19 +61,30 @@ def wait_for_workers(
 def settle(connection: sqlite3.Connection, run_id: int, control: ControlFolder) -> list[WorkerEnd]:
     """Bring the spools and the workers' own words into the database; idempotent."""
     workers = control.workers()
-    ends = [_end(control, process, facts) for process, facts in workers.items()]
     with writing(connection):
         write_entries(connection, run_id, map(from_json, control.spooled()))
+        ends = [
+            _end(connection, run_id, control, process, str(facts["state"]))
+            for process, facts in workers.items()
+        ]
         for end, facts in zip(ends, workers.values(), strict=True):
             _note_worker(connection, run_id, end, facts)
         _take_environment(connection, run_id, workers)
     return ends
 
 
-def _end(control: ControlFolder, process: str, facts: Mapping[str, Any]) -> WorkerEnd:
-    running = is_alive(process)
-    lost = 0 if running else control.progress(process).lost
-    return WorkerEnd(process, str(facts["state"]), lost, running)
+def _end(
+    connection: sqlite3.Connection, run_id: int, control: ControlFolder, process: str, state: str
+) -> WorkerEnd:
+    if is_alive(process):
+        return WorkerEnd(process, state, 0, running=True)
+    progress = control.progress(process)
+    stored = connection.execute(
+        "SELECT count(*) FROM capture WHERE run_id = ? AND json_extract(receipt, '$.process') = ?",
+        (run_id, process),
+    ).fetchone()[0]
+    lost = max(0, progress.handed - progress.given_up - stored)
+    return WorkerEnd(process, state, lost, running=False)
 
 
 def _note_worker(

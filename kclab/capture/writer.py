@@ -84,7 +84,7 @@ class Writer(threading.Thread):
         self._durable: set[str] = set()
         self._connection: sqlite3.Connection | None = None
         self._counted = -1
-        self._settled = 0
+        self._given_up = 0
         self._keys: list[tuple[ContentKey, str]] = []
         self._stopping = threading.Event()
 
@@ -129,7 +129,7 @@ class Writer(threading.Thread):
         for entry in captures:
             self._coverage.count(entry.body["name"], CAPTURED)
         if self._commit([*entries, *self._new_counts()]):
-            self._settle(len(captures))
+            self._learn()
         for item, _ in group:
             if isinstance(item, Rows):
                 item.done.set()
@@ -221,12 +221,10 @@ class Writer(threading.Thread):
             self._counted = changes
             yield CountEntry(self._process, self._coverage.snapshot())
 
-    def _settle(self, captures: int) -> None:
+    def _learn(self) -> None:
+        """The group's tensors are durable: from now on their checksums stand for them."""
         for key, digest in self._keys:
             self._known.add(key, digest)
-        if captures:
-            self._settled += captures
-            self._progress.settled(self._settled)
 
     def _give_up(self, pending: Pending, error: Exception) -> None:
         reason = f"{NOT_WRITTEN}: {type(error).__name__}: {error}"
@@ -234,7 +232,8 @@ class Writer(threading.Thread):
         self._control.reserve(-pending.reserved, self._plan.max_bytes)
         if pending.claim is not None:
             self._control.release(pending.claim)
-        self._settle(1)
+        self._given_up += 1
+        self._progress.given_up(self._given_up)
 
 
 def _groups(items: list[tuple[Item, int]]) -> Iterator[list[tuple[Item, int]]]:

@@ -150,6 +150,8 @@ def _report(summary: CaptureSummary) -> None:
     console.print(f"run {summary.run_uuid}: {summary.headline}", markup=False)
     for problem in summary.problems:
         console.print(problem, markup=False)
+    if without := sum("no definition" in row.skipped for row in summary.coverage):
+        console.print(f"{without} kinds of call have no definition; --define-missing makes them")
     if summary.captures:
         console.print(f"engine stalled {summary.stall_us / 1000:,.1f} ms in all", markup=False)
         console.print(f"next: kclab replay --run {summary.run_uuid[:13]}", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -96,6 +97,19 @@ def test_the_receipt_says_where_the_call_came_from(store: Store) -> None:
     assert stored.receipt["expected_output"]["type"] == "safetensors"
     assert stored.receipt["process_id"] == stored.row["process_id"]
     assert stored.row["stall_us"] == stored.receipt["stall_us"] > 0
+
+
+def test_a_receipt_keeps_only_allowed_environment_variables(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    session.gemm()
+    session.drain()
+    (stored,) = session.captures()
+    assert stored.receipt["environment"]["OMP_NUM_THREADS"] == "3"
+    assert "secret" not in json.dumps(stored.receipt)
+    assert stored.receipt["torch_switches"]["float32_matmul_precision"] == "highest"
 
 
 def test_a_receipt_holds_anything_an_adapter_says(session: Session) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kclab.db.check import check
 from kclab.db.store import Store
 from tests.capture.recording import Stored, stored_captures
 from tests.conftest import Cli, Output
@@ -161,6 +162,24 @@ def test_counts_are_kept_for_each_process(children: Ran) -> None:
     assert all(row["count"] == 1 for row in rows)
 
 
+def test_a_forked_child_that_alone_imports_torch_drains(capture: Capture, tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "def child():\n"
+        "    import torch\n"
+        "    torch.nn.functional.linear(torch.ones(1, 4), torch.ones(3, 4))\n"
+        "process = multiprocessing.get_context('fork').Process(target=child)\n"
+        "process.start()\n"
+        "process.join()\n"
+    )
+    ran = capture(script)
+    assert ran.output.code == 0, ran.output.err
+    (worker,) = ran.rows("SELECT * FROM capture_worker")
+    assert worker["drained_us"] is not None
+    assert len(ran.captures) == 1
+
+
 # When it does not go well
 
 
@@ -180,8 +199,9 @@ def test_a_killed_process_loses_nothing_silently(capture: Capture) -> None:
     lost = 200 - stored
     if lost:
         assert f"died with {lost} captures not yet stored" in ran.output.err
-    for digest in ran.store.blobs.present():
-        ran.store.blobs.verify(digest)
+    report = check(ran.store)
+    assert not report.database_damaged
+    assert not report.blobs_damaged
 
 
 def test_a_requested_definition_without_a_capture_fails_the_run(capture: Capture) -> None:
