@@ -6,6 +6,9 @@ from collections.abc import Callable, Container, Iterator
 
 from torch import nn
 
+EVERY_BLOCK: Container[int] = range(1 << 31)
+"""For `kept`: make each block once, and keep it."""
+
 
 class Blocks:
     """Blocks by index, made on demand.
