@@ -18,7 +18,7 @@ from kclab.fc2.boundary import Boundary, store_boundary
 from kclab.fc2.characterize import Questions
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gate_rows import BLOCK, GateTiming, add_gate, tell_difference
-from kclab.fc2.h3_boundary import Progress, Traversal, no_progress, traverse
+from kclab.fc2.h3_boundary import Progress, Traversal, Wanted, no_progress, traverse
 from kclab.fc2.h3_fc2 import CandidateFc2
 from kclab.fc2.h3_options import H3Options
 from kclab.fc2.lab import Session, Subject, session
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+QUESTIONS = Questions()
+
+
 @dataclass(frozen=True, slots=True)
 class GateOptions:
     """How a gate measures."""
@@ -42,7 +45,10 @@ class GateOptions:
     warmup: int = 2
     rounds: int = 6
     """Mirrored rounds; each holds both ways twice."""
-    questions: Questions = Questions()
+    questions: Questions = QUESTIONS
+
+
+DEFAULT_GATE = GateOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ def block_gate(
     store: Store,
     options: H3Options,
     backend_name: str,
-    gate: GateOptions = GateOptions(),
+    gate: GateOptions = DEFAULT_GATE,
     *,
     progress: Progress = no_progress,
     params: Mapping[str, Any] | None = None,
@@ -102,7 +108,7 @@ def block_gate(
 
     Raises CheckFailed, with the rows kept, where one does not.
     """
-    model = H3Subject(options, lambda o, backend: traverse(o, backend, progress))
+    model = H3Subject(options, lambda o, backend: _take(o, backend, progress))
     subject = Subject(backend_name, make=model.probe, workspace_bytes=gate.workspace_bytes)
     with torch.inference_mode(), session(store, subject, "block-gate", params or {}) as opened:
         candidate = gate.questions.chooser(gate.candidate)(opened)
@@ -118,6 +124,10 @@ def block_gate(
         taken.accepted.close()
         _conclude(opened, candidate.config, results)
         return BlockGateReport(opened.active.uuid, taken.problem, candidate.config, results)
+
+
+def _take(options: H3Options, backend: Backend, progress: Progress) -> Traversal:
+    return traverse(options, backend, Wanted(options.blocks, options.blocks), progress)
 
 
 def _gate_block(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from kclab.fc2.producer_check import check_producer
 from kclab.h3.captured import read_input
 from kclab.h3.feed_forward import fc2_of, replaced
 from kclab.h3.model import Conditioning, Denoiser, run_block
-from kclab.h3.packing import Packed
 from kclab.h3.sampler import sample
 
 if TYPE_CHECKING:
@@ -33,6 +32,16 @@ Progress = Callable[[str, int, int], None]
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
     """For callers that do not look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Blocks of a traversal."""
+
+    blocks: tuple[int, ...]
+    """Those whose boundaries are taken."""
+    kept: Container[int]
+    """Those that stay in memory afterwards."""
 
 
 @dataclass(slots=True)
@@ -57,10 +66,12 @@ class Recorder:
         accepted: AcceptedFc2,
         wanted: Collection[int],
         step: int,
+        layers: int,
         progress: Progress,
     ):
         self._problem, self._accepted = problem, accepted
         self._wanted, self._step, self._progress = wanted, step, progress
+        self._layers = layers
         self._steps = 0
         self.boundaries: dict[int, Boundary] = {}
         self.conditioning: Conditioning | None = None
@@ -70,7 +81,7 @@ class Recorder:
     ) -> Tensor:
         """One block."""
         self._steps += index == 0
-        self._progress(f"step {self._steps}, block", index, 50)
+        self._progress(f"step {self._steps} of the model, block", index, self._layers)
         if self._steps != self._step or index not in self._wanted:
             return self._plain(index, block, hidden, conditioning)
         self.conditioning = conditioning
@@ -101,34 +112,29 @@ class Recorder:
         return after
 
 
-def traverse(options: H3Options, backend: Backend, progress: Progress = no_progress) -> Traversal:
+def traverse(
+    options: H3Options, backend: Backend, wanted: Wanted, progress: Progress = no_progress
+) -> Traversal:
     """Run a model to the wanted sampler step and take the wanted blocks' boundaries there.
 
     The FC2 of every block runs as users run it in the wanted precision. Raises CheckFailed where a
     boundary is missing or its producer is wrong, EnvironmentLacking where the dtype cannot run.
     """
-    return traverse_with(options, backend, options.blocks, progress)
-
-
-def traverse_with(
-    options: H3Options, backend: Backend, kept: Collection[int], progress: Progress
-) -> Traversal:
-    """`traverse` that keeps more blocks in memory than it records."""
-    model, origin = options.load(backend.device, kept)
+    model, origin = options.load(backend.device, wanted.kept)
     captured = options.input and read_input(options.input, model.sizes, backend.device)
     tokens = len(captured.hidden) if captured else options.request.layout.tokens
-    sizes = model.sizes
-    problem = Problem(options.precision, tokens, sizes.hidden, sizes.ffn, options.fast_accumulation)
-    weights = Weights(problem.precision)
+    sizes, precision = model.sizes, options.precision
+    problem = Problem(precision, tokens, sizes.hidden, sizes.ffn, options.fast_accumulation)
+    weights = Weights(precision)
     accepted = AcceptedFc2(backend, problem, weights)
     step = 1 if captured else options.request.sampler_step
-    recorder = Recorder(problem, accepted, options.blocks, step, progress)
+    recorder = Recorder(problem, accepted, wanted.blocks, step, sizes.layers, progress)
     with torch.inference_mode():
         if captured:
             model.traverse(captured.hidden, model.condition(captured), recorder.run)
         else:
             _denoise_to_step(options, model, recorder)
-    _complete(options, recorder, origin)
+    _complete(options, wanted, recorder, origin)
     assert recorder.conditioning is not None
     return Traversal(model, problem, weights, accepted, recorder.conditioning, recorder.boundaries)
 
@@ -141,8 +147,10 @@ def _denoise_to_step(options: H3Options, model: Denoiser, recorder: Recorder) ->
     sample(velocity, noise, sigmas, lambda done, _all: done < request.sampler_step)
 
 
-def _complete(options: H3Options, recorder: Recorder, origin: Mapping[str, Any]) -> None:
-    missing = sorted(set(options.blocks) - set(recorder.boundaries))
+def _complete(
+    options: H3Options, wanted: Wanted, recorder: Recorder, origin: Mapping[str, Any]
+) -> None:
+    missing = sorted(set(wanted.blocks) - set(recorder.boundaries))
     if missing:
         raise CheckFailed(f"block {missing[0]}: its FC2 did not run, so nothing was captured.")
     start: dict[str, Any] = (
@@ -174,7 +182,7 @@ def capture_h3(
     """Store the FC2 boundaries of a model's wanted blocks as workloads."""
     backend = load_backend(backend_name)
     with run(store, "fc2", params or {}, mode="capture") as active:
-        taken = traverse(options, backend, progress)
+        taken = traverse(options, backend, Wanted(options.blocks, ()), progress)
         ids: dict[int, int] = {}
         for done, (block, boundary) in enumerate(sorted(taken.boundaries.items())):
             progress("storing boundaries", done, len(taken.boundaries))
@@ -184,6 +192,3 @@ def capture_h3(
         blocks = ", ".join(map(str, ids))
         active.finish_as("passed", f"{problem.shape} {problem.numerics}, blocks {blocks}")
         return H3Capture(active.uuid, problem, ids)
-
-
-__all__ = ["H3Capture", "Packed", "Traversal", "capture_h3", "traverse", "traverse_with"]

@@ -19,7 +19,7 @@ from kclab.h3.feed_forward import Fc2, Fc2Method, bias_of
 from kclab.h3.packed import PackedLinear
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 Seen = Callable[["Tensor", Operands], None]
 """Told (gate_up, operands) before a product."""
@@ -38,24 +38,27 @@ def weight_operands(precision: Precision, fc2: Fc2) -> Operands:
     if bias_of(linear) is not None:
         raise BadUsage("this FC2 has a bias; boundaries and gates are about FC2 without one.")
     nothing = torch.empty(0)
-    packed = isinstance(linear, PackedLinear)
     if precision is Precision.NVFP4:
         made = _packed(linear) if isinstance(linear, PackedLinear) else _quantised(linear)
         scale = made.tensor_scale.reshape(1)
         return Operands(nothing, made.codes, None, made.scales, None, scale)
-    weight: Any = linear.dequantised() if packed else linear.weight
+    weight = linear.dequantised() if isinstance(linear, PackedLinear) else _plain(linear)
     if precision is Precision.FP8:
-        values, scale = quantise_fp8(weight.detach())
+        values, scale = quantise_fp8(weight)
         return Operands(nothing, values, weight_scale=scale)
-    return Operands(nothing, weight.detach())
+    return Operands(nothing, weight)
 
 
 def _packed(linear: PackedLinear) -> nvfp4.Nvfp4Tensor:
     return nvfp4.Nvfp4Tensor(linear.codes, linear.scales, linear.tensor_scale)
 
 
-def _quantised(linear: Any) -> nvfp4.Nvfp4Tensor:
-    return nvfp4.quantise(linear.weight.detach())
+def _quantised(linear: nn.Module) -> nvfp4.Nvfp4Tensor:
+    return nvfp4.quantise(_plain(linear))
+
+
+def _plain(linear: nn.Module) -> Tensor:
+    return linear.get_parameter("weight").detach()
 
 
 class Weights:

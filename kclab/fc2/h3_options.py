@@ -10,8 +10,8 @@ from typing import Any
 from kclab.core.errors import BadUsage
 from kclab.fc2.problem import Precision
 from kclab.h3.model import Denoiser, random_denoiser
-from kclab.h3.request import Request
-from kclab.h3.sizes import Sizes
+from kclab.h3.request import CANONICAL_REQUEST, Request
+from kclab.h3.sizes import CANONICAL, Sizes
 
 REQUIRED_BLOCKS = (0, 24, 49)
 """First, middle and last: what every capture and block gate covers."""
@@ -21,9 +21,9 @@ REQUIRED_BLOCKS = (0, 24, 49)
 class H3Options:
     """One MiniMax-H3 workload; the defaults are the canonical one."""
 
-    sizes: Sizes = Sizes()
+    sizes: Sizes = CANONICAL
     """Of the random model; a checkpoint has its own."""
-    request: Request = Request()
+    request: Request = CANONICAL_REQUEST
     blocks: tuple[int, ...] = REQUIRED_BLOCKS
     probe: int = 24
     """The block whose boundary candidates are chosen and measured on."""

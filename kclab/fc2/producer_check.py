@@ -24,7 +24,7 @@ the wrong half, swapped nibbles or scales in another layout give 0.5 and more.""
 def check_producer(problem: Problem, gate_up: Tensor, operands: Operands) -> float:
     """Relative RMS distance over sampled rows. Raises CheckFailed beyond the limit."""
     count = min(ROWS, problem.m)
-    rows = torch.linspace(0, problem.m - 1, count, device=gate_up.device).round().long().unique()
+    rows = torch.unique(torch.linspace(0, problem.m - 1, count).round().long()).to(gate_up.device)
     truth = _reference(gate_up[rows])
     made = _decoded(problem, operands, rows)
     error = float((made - truth).norm() / truth.norm().clamp(min=1e-30))

@@ -13,15 +13,16 @@ import torch
 from kclab.core.errors import BadUsage, CheckFailed
 from kclab.db.store import Store
 from kclab.fc2.backends import Backend
-from kclab.fc2.block_gate import GateOptions, H3Subject
+from kclab.fc2.block_gate import DEFAULT_GATE, GateOptions, H3Subject
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gate_rows import TRAJECTORY, add_gate, tell_difference
-from kclab.fc2.h3_boundary import Progress, Traversal, no_progress, traverse_with
+from kclab.fc2.h3_boundary import Progress, Traversal, Wanted, no_progress, traverse
 from kclab.fc2.h3_fc2 import AcceptedFc2, CandidateFc2
 from kclab.fc2.h3_options import H3Options
 from kclab.fc2.lab import Session, Subject, session
 from kclab.fc2.parity import Parity, compare
 from kclab.fc2.problem import Problem
+from kclab.h3.blocks import EVERY_BLOCK
 from kclab.h3.feed_forward import fc2_of, replaced
 from kclab.h3.sampler import Latents, StepDone, sample
 
@@ -60,7 +61,7 @@ def trajectory_gate(
     store: Store,
     options: H3Options,
     backend_name: str,
-    gate: GateOptions = GateOptions(),
+    gate: GateOptions = DEFAULT_GATE,
     *,
     max_seconds: float = float("inf"),
     progress: Progress = no_progress,
@@ -93,7 +94,8 @@ def trajectory_gate(
 
 def _take(options: H3Options, backend: Backend, progress: Progress) -> Traversal:
     """All blocks stay in memory: none may be made anew while the loop is timed."""
-    return traverse_with(options, backend, range(options.sizes.layers), progress)
+    wanted = Wanted((options.probe,), EVERY_BLOCK)
+    return traverse(options, backend, wanted, progress)
 
 
 def _denoise(
