@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(int(ExitCode.CHECK_FAILED))
     except Exception as error:
         # Everything else is a bug and shows its traceback, but for faults of files and disks.
-        _end_for_file(error)
+        _end_for_file(error, words)
         raise
 
 
@@ -84,15 +84,22 @@ def lift_database(words: list[str]) -> list[str]:
     return words
 
 
-def _end_for_file(error: Exception) -> None:
+def _end_for_file(error: Exception, words: list[str]) -> None:
     if isinstance(error, OSError) and error.filename is not None:
         _end(f"{error.filename}: {error.strerror}.", ExitCode.ENVIRONMENT)
     if "sqlite3" in sys.modules:
         from kclab.db.connection import explain
+        from kclab.db.store import locate_database
 
-        problem = explain(error, Path("the database"))
+        problem = explain(error, locate_database(_named(words)).resolve())
         if problem is not None:
             _end(str(problem), problem.exit_code)
+
+
+def _named(words: list[str]) -> Path | None:
+    """What `--db` says, if it is there: then it comes first."""
+    option, _, value = words[0].partition("=") if words else ("", "", "")
+    return Path(value or words[1]) if option == "--db" else None
 
 
 def _end(message: str, code: ExitCode) -> None:
