@@ -306,8 +306,23 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("fc2_result", schema=None) as batch_op:
         batch_op.create_index(
-            "ix_fc2_result_boundary", ["boundary_id", "scope", "exact", "ratio"], unique=False
+            "ix_fc2_result_best",
+            [
+                "scope",
+                "exact",
+                "boundary_id",
+                "validity_id",
+                "config_id",
+                "measured_us",
+                "ratio",
+                "verdict",
+                "is_control",
+                "required_workspace",
+                "checked",
+            ],
+            unique=False,
         )
+        batch_op.create_index("ix_fc2_result_boundary", ["boundary_id"], unique=False)
         batch_op.create_index("ix_fc2_result_config", ["config_id", "measured_us"], unique=False)
         batch_op.create_index(batch_op.f("ix_fc2_result_launch_id"), ["launch_id"], unique=False)
         batch_op.create_index(
@@ -370,6 +385,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_fc2_result_launch_id"))
         batch_op.drop_index("ix_fc2_result_config")
         batch_op.drop_index("ix_fc2_result_boundary")
+        batch_op.drop_index("ix_fc2_result_best")
 
     op.drop_table("fc2_result")
     with op.batch_alter_table("fc2_gate", schema=None) as batch_op:

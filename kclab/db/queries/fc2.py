@@ -75,16 +75,20 @@ def best_results(
         terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
     where = " AND ".join([ELIGIBLE, *(term for term, _ in terms)])
     # The newest result of a config speaks for it; then the best of a boundary is chosen.
+    # Narrow rows and only the joins that a filter needs: this part sees every result.
     latest = f"""
-        SELECT r.*, {CONFIG_TEXT} AS config, row_number() OVER (
-            PARTITION BY r.boundary_id, r.validity_id, r.config_id
-            ORDER BY r.measured_us DESC, r.id DESC) AS newest
-        {FROM} WHERE {where}
+        SELECT r.id, r.boundary_id, r.config_id, r.ratio, r.verdict, r.is_control,
+            r.required_workspace, v.backend, v.gpu, row_number() OVER (
+                PARTITION BY r.boundary_id, r.validity_id, r.config_id
+                ORDER BY r.measured_us DESC, r.id DESC) AS newest
+        FROM fc2_result r JOIN fc2_validity v ON v.id = r.validity_id
+        {_joins(precision or workload, workload)} WHERE {where}
     """
     ranked = f"""
         SELECT r.id, row_number() OVER (
-            PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
-        FROM ({latest}) r JOIN fc2_validity v ON v.id = r.validity_id WHERE r.newest = 1
+            PARTITION BY r.boundary_id, r.backend, r.gpu ORDER BY {ORDER}) AS place
+        FROM (SELECT l.*, {CONFIG_TEXT} AS config FROM ({latest}) l
+              JOIN algo_config c ON c.id = l.config_id WHERE l.newest = 1) r
     """
     rows = connection.execute(
         f"SELECT {FIELDS}, {GATES} {FROM} JOIN ({ranked}) p ON p.id = r.id AND p.place = 1"
@@ -92,6 +96,11 @@ def best_results(
         [value for _, value in terms],
     )
     return [dict(row) for row in rows]
+
+
+def _joins(boundary: Any, workload: Any) -> str:
+    joins = " JOIN fc2_boundary b ON b.id = r.boundary_id" if boundary else ""
+    return joins + (" JOIN workload w ON w.id = b.workload_id" if workload else "")
 
 
 def best_configs(
