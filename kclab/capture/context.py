@@ -42,6 +42,8 @@ class Request:
     """Microseconds UTC."""
     whole: Step | None = None
     """The step that stands for the whole request, until its first step of its own."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What each receipt says about the request besides its payload."""
     _counter: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     def next_step(self) -> int:

@@ -116,20 +116,20 @@ def capture_run(
     params = {**asdict(options), "command": list(argv)}
     with run(store, "capture", params, mode="run") as active:
         adopt_abandoned(active.connection, store.database)
-        _label(active, options)
+        label_run(active, options)
         control = ControlFolder.of(store.database, active.uuid)
         control.create()
         try:
-            _require_space(control)
+            require_space(control)
             plan = make_plan(store, options, argv, active, control)
             progress(f"capturing into {store.database}, run {active.uuid}")
             code = _run_program(active, control, argv, bootstrap_environment(plan.save()))
-            summary = _conclude(active, control, plan, code)
+            summary = conclude(active, control, plan, code)
         finally:
             # What still runs may yet spool; the next run adopts the folder then.
             if not any(is_alive(process) for process in control.workers()):
                 control.remove()
-        active.finish_as(summary.status, _summary_line(summary))
+        active.finish_as(summary.status, summary_line(summary))
     return summary
 
 
@@ -161,7 +161,8 @@ def make_plan(
     )
 
 
-def _label(active: ActiveRun, options: CaptureOptions) -> None:
+def label_run(active: ActiveRun, options: CaptureOptions) -> None:
+    """Give a run its tags and its note."""
     with writing(active.connection) as connection:
         connection.executemany(
             "INSERT INTO run_tag(run_id, tag) VALUES (?,?) ON CONFLICT DO NOTHING",
@@ -170,7 +171,8 @@ def _label(active: ActiveRun, options: CaptureOptions) -> None:
         connection.execute("UPDATE run SET note = ? WHERE id = ?", (options.note, active.id))
 
 
-def _require_space(control: ControlFolder) -> None:
+def require_space(control: ControlFolder) -> None:
+    """Raise EnvironmentLacking where the disk is too full to begin."""
     if control.free_bytes() == 0:
         raise EnvironmentLacking(
             f"{control.path.parent.parent}: the disk is full; free some space, or choose another "
@@ -196,9 +198,10 @@ def _fatal(control: ControlFolder) -> list[str]:
     return [str(f["message"]) for f in control.failures().values() if f.get("fatal")]
 
 
-def _conclude(
+def conclude(
     active: ActiveRun, control: ControlFolder, plan: CapturePlan, code: int
 ) -> CaptureSummary:
+    """Read in what the processes left, and judge the run; `code` is the program's exit code."""
     if not _fatal(control):
         wait_for_workers(control, tick=lambda: None)
     ends = settle(active.connection, active.id, control)
@@ -281,7 +284,8 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word if number == 1 else plural}"
 
 
-def _summary_line(summary: CaptureSummary) -> str:
+def summary_line(summary: CaptureSummary) -> str:
+    """The run in one line, its first problem included."""
     return "; ".join([summary.headline, *summary.problems[:1]]).rstrip(".")
 
 

@@ -253,7 +253,7 @@ class Tap:
                 step=step.index,
                 module_path=path or self._path(step),
                 variant=sighting.variant,
-                receipt=sighting.receipt,
+                receipt={**step.request.facts, **sighting.receipt},
                 request=step.request.payload,
                 request_started_us=step.request.started_us,
             )
