@@ -127,6 +127,10 @@ UNCAPTURED: dict[str, tuple[Callable[[], object], tuple[str, str]]] = {
         lambda: torch.addmm(BIAS, X, W.t(), alpha=2),
         ("aten.addmm", "scaled by alpha or beta"),
     ),
+    "a fused recurrent layer": (
+        lambda: nn.LSTM(4, 4)(X),
+        ("aten.mkldnn_rnn_layer", "a recurrent layer in one kernel"),
+    ),
     "a double": (lambda: X.double() @ W.double().t(), ("aten.mm", "dtype float64")),
 }
 

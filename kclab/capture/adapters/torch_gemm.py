@@ -135,6 +135,8 @@ GEMM_HANDLERS: Mapping[str, Handler] = {
     "aten::_weight_int4pack_mm": counted("packed weight"),
     "aten::_weight_int8pack_mm": counted("packed weight"),
     "aten::_dyn_quant_matmul_4bit": counted("packed weight"),
+    "aten::mkldnn_rnn_layer": counted("a recurrent layer in one kernel"),
+    "aten::_cudnn_rnn": counted("a recurrent layer in one kernel"),
     "aten::mkldnn_linear": counted("packed weight"),
     "mkldnn::_linear_pointwise": counted("packed weight"),
     "mkl::_mkl_linear": counted("packed weight"),
