@@ -124,7 +124,7 @@ def _next_steps(row: ReplayRow, run: str, path: Path | None, oracle: bool) -> li
     if path is None and (row.traceback or row.status == "failed"):
         steps.append(f"kclab workloads show {short(row.subject)}")
     if row.traceback:
-        steps.append(f"kclab runs show {run}  (the reference's traceback and output)")
+        steps.append(f"kclab runs show {run} --format json  (the traceback, and what it printed)")
     return steps
 
 

@@ -197,6 +197,25 @@ def test_unknown_devices_are_refused() -> None:
         WorkerPool("tpu", None, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("device", "jobs", "greeting", "devices"),
+    [
+        ("cpu", 3, {}, ["cpu"] * 3),
+        ("auto", 2, {"device": "cpu", "gpus": 0}, ["cpu"] * 2),
+        ("auto", None, {"device": "cuda:0", "gpus": 2}, ["cuda:0", "cuda:1"]),
+        ("cuda", 3, {"device": "cuda:0", "gpus": 2}, ["cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda:1", None, {"device": "cuda:1", "gpus": 2}, ["cuda:1"]),
+        ("cuda", None, {}, ["cuda"]),  # the first worker has yet to say how many there are
+    ],
+)
+def test_each_gpu_gets_one_worker_unless_jobs_says_otherwise(
+    device: str, jobs: int | None, greeting: dict[str, object], devices: list[str]
+) -> None:
+    with WorkerPool("cpu", jobs, 1.0) as pool:
+        pool.device, pool.greeting = device, greeting
+        assert pool._devices() == devices
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")
 def test_asking_for_a_gpu_that_is_not_there_says_so(files: Files) -> None:
     with WorkerPool("cuda", None, 60.0) as pool:
