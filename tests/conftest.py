@@ -38,6 +38,8 @@ def private_state(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> Pat
     for name in [name for name in os.environ if name.startswith("KCLAB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    # Tests measure beside each other; the lock that forbids it lies in this folder.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(state))
     monkeypatch.setenv("KCLAB_TRUST", str(state / "trust.json"))
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.delenv("FORCE_COLOR", raising=False)

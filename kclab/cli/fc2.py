@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kclab.cli import fc2_checks, fc2_files, fc2_memory
+from kclab.cli import fc2_checks, fc2_files, fc2_h3, fc2_memory
 from kclab.cli.fc2_options import (
     MIB,
     BackendOption,
@@ -21,7 +21,6 @@ from kclab.cli.fc2_options import (
     SeedOption,
     ShapeOption,
     WorkspaceOption,
-    make_problem,
     make_subject,
     parse_seconds,
 )
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from kclab.fc2.lab import Session, Subject
 
 app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
+fc2_h3.register(app)
 fc2_memory.register(app)
 fc2_files.register(app)
 fc2_checks.register(app)
@@ -84,33 +84,6 @@ def compile_(
     except Exception as error:
         facts["device"] = f"none ({error})"
     print_fields(facts, form)
-
-
-@app.command()
-def capture(
-    context: typer.Context,
-    shape: Annotated[str, typer.Option("--shape", metavar="MxNxK", help="Size to make.")],
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    seed: SeedOption = SEED,
-    backend: BackendOption = None,
-) -> None:
-    """Store the inputs of one FC2 as a workload."""
-    from kclab.fc2.backends import default_backend
-    from kclab.fc2.lab import capture as make
-
-    problem = make_problem(shape, dtype, fast_accumulation)
-    store = current_store(context)
-    _, boundary = make(store, problem, backend or default_backend(), seed)
-    with closing(store.read()) as connection:
-        row = connection.execute(
-            "SELECT w.uuid FROM fc2_boundary b JOIN workload w ON w.id = b.workload_id"
-            " WHERE b.id = ?",
-            (boundary,),
-        ).fetchone()
-    padded = f", padded to {problem.m_padded} rows" if problem.m_padded != problem.m else ""
-    note(f"{problem.shape} {problem.numerics}{padded}")
-    typer.echo(row[0])
 
 
 @app.command()

@@ -1,0 +1,293 @@
+"""The FC2 commands that run a model: capture, block-gate, trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kclab.cli.fc2_h3_options import (
+    AttentionOption,
+    BlocksOption,
+    CanonicalOption,
+    CheckpointOption,
+    FramesOption,
+    H3SeedOption,
+    HashOption,
+    HeightOption,
+    InputOption,
+    ProbeOption,
+    SamplerStepOption,
+    SizesOption,
+    StepsOption,
+    TextOption,
+    TinyOption,
+    WidthOption,
+    is_h3,
+    make_h3_options,
+)
+from kclab.cli.fc2_options import (
+    MIB,
+    BackendOption,
+    CandidateOption,
+    Dtype,
+    DtypeOption,
+    FastOption,
+    ShapeOption,
+    WorkspaceOption,
+    make_problem,
+    parse_seconds,
+)
+from kclab.cli.fc2_show import show_gain
+from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
+from kclab.cli.progress import shown_progress
+from kclab.cli.show import show_ms
+from kclab.cli.store import current_store
+from kclab.core.errors import BadUsage
+
+if TYPE_CHECKING:
+    from kclab.db.store import Store
+    from kclab.fc2.gate_block import BlockResult, GateOptions
+    from kclab.fc2.parity import Parity
+
+DEFAULT_SEED = 440_420
+
+BOUNDARY_COLUMNS = (
+    Column("workload"),
+    Column("block"),
+    Column("shape"),
+    Column("m_padded", "padded M", right=True),
+    Column("dtype"),
+    Column("source"),
+)
+
+BLOCK_COLUMNS = (
+    Column("block"),
+    Column("config"),
+    Column("parity"),
+    Column("ratio", "gain", show=show_gain, right=True),
+    Column("verdict"),
+    Column("baseline_ms", "baseline ms", show=show_ms, right=True),
+    Column("candidate_ms", "candidate ms", show=show_ms, right=True),
+)
+
+WarmupOption = Annotated[int, typer.Option("--warmup", min=0, help="Untimed runs of each way.")]
+GateRoundsOption = Annotated[
+    int, typer.Option("--rounds", min=1, help="ABBA rounds; a verdict needs 6.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(capture)
+    app.command("block-gate")(block_gate)
+    app.command()(trajectory)
+
+
+def capture(
+    context: typer.Context,
+    shape: ShapeOption = None,
+    canonical: CanonicalOption = False,
+    tiny: TinyOption = False,
+    checkpoint: CheckpointOption = None,
+    checkpoint_sha256: HashOption = False,
+    input_: InputOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    backend: BackendOption = None,
+    size: SizesOption = None,
+    blocks: BlocksOption = None,
+    probe_block: ProbeOption = 24,
+    attention: AttentionOption = None,
+    width: WidthOption = None,
+    height: HeightOption = None,
+    frames: FramesOption = None,
+    text_tokens: TextOption = None,
+    steps: StepsOption = None,
+    sampler_step: SamplerStepOption = None,
+    seed: H3SeedOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Store FC2's inputs as workloads: out of a MiniMax-H3, or synthetic ones of a --shape."""
+    from kclab.fc2.backends import default_backend
+
+    if (shape is not None) == is_h3(context.params):
+        raise BadUsage("name one source: --shape MxNxK, --canonical, --tiny, --checkpoint FILE.")
+    store, name = current_store(context), backend or default_backend()
+    if shape is None:
+        ids = _capture_model(store, context.params, name)
+        print_rows(_boundaries(store, ids), BOUNDARY_COLUMNS, form)
+        return
+    (row,) = _boundaries(store, _capture_shape(store, context.params, name))
+    if form is Format.TABLE:
+        note(f"{row['shape']} {row['dtype']}, stored with {row['m_padded']} rows")
+        typer.echo(row["workload"])
+    else:
+        print_rows([row], BOUNDARY_COLUMNS, form)
+
+
+def _capture_shape(store: Store, values: dict[str, Any], backend: str) -> list[int]:
+    from kclab.fc2.lab import capture as make
+
+    problem = make_problem(values["shape"], values["dtype"], values["fast_accumulation"])
+    seed = DEFAULT_SEED if values["seed"] is None else values["seed"]
+    return [make(store, problem, backend, seed)[1]]
+
+
+def _capture_model(store: Store, values: dict[str, Any], backend: str) -> list[int]:
+    from kclab.fc2.h3_boundary import capture_h3
+
+    options = make_h3_options(values)
+    with shown_progress() as progress:
+        taken = capture_h3(store, options, backend, progress=progress, params=_params(values))
+    return list(taken.boundary_ids.values())
+
+
+def _boundaries(store: Store, ids: list[int]) -> list[dict[str, Any]]:
+    marks = ", ".join("?" * len(ids))
+    with closing(store.read()) as connection:
+        rows = connection.execute(
+            "SELECT w.uuid AS workload, b.block, b.m, b.n, b.k, b.m_padded, b.precision,"
+            " b.fast_accumulation, b.source FROM fc2_boundary b"
+            f" JOIN workload w ON w.id = b.workload_id WHERE b.id IN ({marks}) ORDER BY b.block",
+            ids,
+        ).fetchall()
+    return [
+        {
+            **{name: row[name] for name in ("workload", "block", "m_padded", "source")},
+            "shape": f"{row['m']}x{row['n']}x{row['k']}",
+            "dtype": row["precision"] + ("+fast" if row["fast_accumulation"] else ""),
+        }
+        for row in rows
+    ]
+
+
+def block_gate(
+    context: typer.Context,
+    canonical: CanonicalOption = False,
+    tiny: TinyOption = False,
+    checkpoint: CheckpointOption = None,
+    checkpoint_sha256: HashOption = False,
+    input_: InputOption = None,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    backend: BackendOption = None,
+    candidate: CandidateOption = None,
+    workspace: WorkspaceOption = 32 * MIB,
+    warmup: WarmupOption = 2,
+    rounds: GateRoundsOption = 6,
+    size: SizesOption = None,
+    blocks: BlocksOption = None,
+    probe_block: ProbeOption = 24,
+    attention: AttentionOption = None,
+    width: WidthOption = None,
+    height: HeightOption = None,
+    frames: FramesOption = None,
+    text_tokens: TextOption = None,
+    steps: StepsOption = None,
+    sampler_step: SamplerStepOption = None,
+    seed: H3SeedOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Swap FC2 inside real blocks: every output byte must stay, and both ways are timed."""
+    from kclab.fc2.backends import default_backend
+    from kclab.fc2.gate_block import block_gate as gate
+
+    options = make_h3_options(context.params)
+    measured = _gate_options(candidate, workspace, warmup, rounds)
+    store, name = current_store(context), backend or default_backend()
+    with shown_progress() as progress:
+        report = gate(
+            store, options, name, measured, progress=progress, params=_params(context.params)
+        )
+    rows = [_block_row(result, report.config.text) for result in report.blocks]
+    print_rows(rows, BLOCK_COLUMNS, form)
+
+
+def _block_row(result: BlockResult, config: str) -> dict[str, Any]:
+    from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM
+
+    comparison = result.timing.comparison
+    return {
+        "block": result.block,
+        "config": config,
+        "parity": "exact" if result.exact else "differs",
+        "ratio": comparison.ratio.estimate,
+        "verdict": str(comparison.verdict),
+        "baseline_ms": result.timing.summary(BASELINE_ARM)["p50_ms"],
+        "candidate_ms": result.timing.summary(CANDIDATE_ARM)["p50_ms"],
+        **{name: _parity(parity) for name, parity in result.parities.items()},
+    }
+
+
+def trajectory(
+    context: typer.Context,
+    canonical: CanonicalOption = False,
+    tiny: TinyOption = False,
+    checkpoint: CheckpointOption = None,
+    checkpoint_sha256: HashOption = False,
+    dtype: DtypeOption = Dtype.BF16,
+    fast_accumulation: FastOption = False,
+    backend: BackendOption = None,
+    candidate: CandidateOption = None,
+    workspace: WorkspaceOption = 32 * MIB,
+    max_seconds: Annotated[
+        str | None,
+        typer.Option("--max-seconds", help="Begin no step later: half of it for each way."),
+    ] = None,
+    size: SizesOption = None,
+    blocks: BlocksOption = None,
+    probe_block: ProbeOption = 24,
+    attention: AttentionOption = None,
+    width: WidthOption = None,
+    height: HeightOption = None,
+    frames: FramesOption = None,
+    text_tokens: TextOption = None,
+    steps: StepsOption = None,
+    seed: H3SeedOption = None,
+    form: FormatOption = Format.TABLE,
+) -> None:
+    """Denoise with FC2 replaced in all blocks: video and audio must stay byte for byte."""
+    from kclab.fc2.backends import default_backend
+    from kclab.fc2.gate_trajectory import trajectory_gate
+
+    options = make_h3_options({**context.params, "input_": None, "sampler_step": None})
+    limit = float("inf") if max_seconds is None else parse_seconds(max_seconds)
+    store, name = current_store(context), backend or default_backend()
+    with shown_progress() as progress:
+        report = trajectory_gate(
+            store,
+            options,
+            name,
+            _gate_options(candidate, workspace, 0, 0),
+            max_seconds=limit,
+            progress=progress,
+            params=_params(context.params),
+        )
+    if report.steps < report.steps_in_all:
+        note(f"{report.steps} of {report.steps_in_all} steps fit into {max_seconds}.")
+    fields = {
+        "config": report.config.text,
+        "steps": report.steps,
+        "baseline_seconds": round(report.baseline_seconds, 3),
+        "candidate_seconds": round(report.candidate_seconds, 3),
+        "improvement_percent": round(report.improvement_percent, 2),
+        **{f"{name}_parity": _parity(parity) for name, parity in report.parities.items()},
+    }
+    print_fields(fields, form)
+
+
+def _parity(parity: Parity) -> str:
+    return "exact" if parity.exact else f"{parity.different} elements differ"
+
+
+def _gate_options(candidate: str | None, workspace: int, warmup: int, rounds: int) -> GateOptions:
+    from kclab.fc2.gate_block import GateOptions as Options
+
+    return Options(candidate, workspace, warmup, rounds)
+
+
+def _params(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
