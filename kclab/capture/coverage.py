@@ -65,6 +65,11 @@ class DefinitionCoverage:
     skipped: dict[str, int] = field(default_factory=dict)
     """Reason -> calls."""
 
+    @property
+    def calls(self) -> int:
+        """Calls that were met at all, also where no definition was there to see them with."""
+        return self.seen or sum(self.skipped.values())
+
     def reasons(self) -> str:
         """Why calls were skipped, most frequent first; empty when none was."""
         ordered = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))

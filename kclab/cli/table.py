@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,11 +88,15 @@ MIN_FIRST = 13
 
 
 def print_table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str | None
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    title: str | None,
+    *,
+    stderr: bool = False,
 ) -> None:
-    """Print rows to stdout as a table that fits; columns that are not for tables are left out."""
+    """Print rows as a table that fits; columns that are not for tables are left out."""
     columns = [column for column in columns if _in_table(column, rows)]
-    out = console()
+    out = console(stderr=stderr)
     cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
     widths = _fitted(columns, cells, out.width)
     if title:
@@ -170,7 +174,7 @@ def _print_grid(
     with out.capture() as captured:
         out.print(table, soft_wrap=False, width=sum(widths) + GAP * len(widths))
     for line in captured.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")
+        out.file.write(f"{line.rstrip()}\n")
 
 
 def _cut(column: Column, text: str, width: int) -> str:
@@ -210,14 +214,15 @@ def _escaped(character: str) -> str:
     return "  " if character == "\t" else character.encode("unicode_escape").decode()
 
 
-def console() -> Console:
-    """A Rich console on stdout that knows how broad it may write."""
+def console(*, stderr: bool = False) -> Console:
+    """A Rich console on stdout (or stderr) that knows how broad it may write."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, width=_width())
+    width = _width(sys.stderr if stderr else sys.stdout)
+    return Console(highlight=False, soft_wrap=True, width=width, stderr=stderr)
 
 
-def _width() -> int:
-    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+def _width(stream: TextIO) -> int:
+    if os.environ.get("COLUMNS", "").isdigit() or stream.isatty():
         return max(shutil.get_terminal_size().columns, 20)
     return 100_000
