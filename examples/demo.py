@@ -51,14 +51,26 @@ def main() -> None:
     before = answer(*lab, "workloads", "list", "-n", "100000")
     kclab(*lab, "import", str(CAPTURED.parent))
     after = answer(*lab, "workloads", "list", "-n", "100000")
-    kclab(*lab, "workloads", "list")
+    kclab(*lab, "workloads", "list", "-n", "12")
     kclab(*lab, "captures", "list", "-n", "8")
     kclab(*lab, "runs", "list")
     kclab(*lab, "db", "check")
+    sweep(lab)
     definitions = {str(row["definition"]) for row in after}
     if len(definitions) < 3 or len(before) != len(after):
-        sys.exit(f"demo: {len(definitions)} definitions, {len(before)} then {len(after)} workloads.")
+        sys.exit(
+            f"demo: {len(definitions)} definitions; {len(before)}, then {len(after)} workloads"
+        )
     print(f"\n{len(definitions)} definitions, {len(after)} workloads; the stores are in {OUT}/.")
+
+
+def sweep(lab: tuple[str, str]) -> None:
+    """The FC2 lab on a tiny MiniMax-H3 boundary, with GEMM algorithms that run on this CPU."""
+    print("\nThe feed-forward GEMM of a tiny MiniMax-H3, and every algorithm for it.")
+    kclab(*lab, "fc2", "capture", "--tiny", "--dtype", "bf16", "--backend", "cpu")
+    kclab(*lab, "fc2", "sweep", "last", "--backend", "cpu", "--budget", "8s")
+    kclab(*lab, "fc2", "best", "--workspace", "32MiB")
+    kclab(*lab, "fc2", "pareto")
 
 
 if __name__ == "__main__":
