@@ -3,7 +3,8 @@
 KclabError
 ├── CheckFailed            1   a comparison, gate or verification did not hold
 │   ├── DatasetRefused         an import source is not wholly valid
-│   └── BlobDamaged            stored bytes are not the bytes that their digest names
+│   ├── BlobDamaged            stored bytes are not the bytes that their digest names
+│   └── EngineFailed           a served engine died, or did not answer as it must
 ├── BadUsage               2   an option, definition or file that cannot mean anything
 │   └── DefinitionInvalid      a definition breaks the format
 ├── NothingMatched         3   nothing was selected, captured or measured
@@ -37,6 +38,7 @@ __all__ = [
     "DatabaseProblem",
     "DatasetRefused",
     "DefinitionInvalid",
+    "EngineFailed",
     "EnvironmentLacking",
     "ExitCode",
     "KclabError",
@@ -80,6 +82,10 @@ class DatasetRefused(CheckFailed):
 
 class BlobDamaged(CheckFailed):
     """Stored bytes are not the bytes that their digest names."""
+
+
+class EngineFailed(CheckFailed):
+    """A served engine died, never became ready, or did not answer as it must."""
 
 
 class BadUsage(KclabError):
