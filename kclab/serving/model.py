@@ -1,0 +1,118 @@
+"""What a model folder says about itself: runtime, name, revision, sampling schedule, root class."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from kclab.core.errors import BadUsage
+
+HUB = "https://huggingface.co/"
+
+_REVISION = re.compile(r"[0-9a-f]{40}")
+
+
+class Runtime(StrEnum):
+    """Which of SGLang's two runtimes serves a model."""
+
+    DIFFUSION = "diffusion"
+    LLM = "llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as its folder describes it; None where it does not say."""
+
+    path: Path
+    runtime: Runtime
+    architecture: str | None
+    """`QwenImage21Pipeline`, `Qwen3NextForCausalLM`."""
+    name: str
+    """`Qwen/Qwen-Image-2.1` where the folder came from the hub, else the folder's name."""
+    revision: str | None
+    """The hub's commit."""
+    source: str
+    sigmas: tuple[float, ...] | None
+    """The checkpoint's own sampling schedule, one number a step."""
+    root: str | None
+    """The class whose calls are the steps."""
+
+    @property
+    def served_name(self) -> str:
+        """What requests call it: SGLang knows pipelines by the part after the organisation."""
+        if self.architecture in (None, "QwenImage21Pipeline") and self.runtime is Runtime.DIFFUSION:
+            return "Qwen-Image-2.1"
+        return self.name.rpartition("/")[2]
+
+
+def read_model(path: Path) -> Model:
+    """Read a model folder's own files; raises BadUsage where it is none."""
+    if not path.is_dir():
+        raise BadUsage(f"--model-path {path}: no such folder.")
+    index, config = path / "model_index.json", path / "config.json"
+    name, revision = _origin(path)
+    common: dict[str, Any] = {
+        "path": path.resolve(),
+        "name": name,
+        "revision": revision,
+        "source": f"{HUB}{name}" if revision else str(path.resolve()),
+    }
+    if index.is_file():
+        return Model(runtime=Runtime.DIFFUSION, **common, **_pipeline(index))
+    if config.is_file():
+        return Model(runtime=Runtime.LLM, **common, **_language_model(config))
+    raise BadUsage(f"--model-path {path}: neither model_index.json nor config.json is in it.")
+
+
+def _pipeline(index: Path) -> dict[str, Any]:
+    facts = _json(index)
+    transformer = facts.get("transformer")
+    named = isinstance(transformer, list) and len(transformer) == 2
+    return {
+        "architecture": facts.get("_class_name"),
+        "sigmas": _sigmas(index, facts.get("sample_sigmas")),
+        "root": str(transformer[1]) if named and transformer else None,
+    }
+
+
+def _language_model(config: Path) -> dict[str, Any]:
+    architectures = _json(config).get("architectures") or [None]
+    return {"architecture": architectures[0], "sigmas": None, "root": architectures[0]}
+
+
+def _sigmas(index: Path, values: Any) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list) or not values or not all(_is_number(v) for v in values):
+        raise BadUsage(f"{index}: sample_sigmas is not a list of numbers.")
+    return tuple(float(value) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise BadUsage(f"{path}: cannot be read as JSON ({error}).") from error
+    if not isinstance(facts, dict):
+        raise BadUsage(f"{path}: a JSON object was expected.")
+    return facts
+
+
+def _origin(path: Path) -> tuple[str, str | None]:
+    """(name, revision) as the hub's cache, or `hf download --local-dir`, laid the folder out."""
+    path = path.absolute()
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        return path.parents[1].name.removeprefix("models--").replace("--", "/", 1), path.name
+    for noted in sorted((path / ".cache/huggingface/download").glob("*.metadata")):
+        first = noted.read_text(encoding="utf-8", errors="replace").partition("\n")[0].strip()
+        if _REVISION.fullmatch(first):
+            return path.name, first
+    return path.name, None
