@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kclab.cli.capture_options import OnFull, Per
 from kclab.cli.options import size_option
 from kclab.cli.output import note
+from kclab.cli.serve import EPILOG, serve
 from kclab.cli.store import current_store
+from kclab.cli.table import Column, print_table
 from kclab.core.errors import ExitCode
+from kclab.core.units import format_duration
 
 if TYPE_CHECKING:
     from kclab.capture.service import CaptureSummary
@@ -24,18 +27,7 @@ def capture() -> None:
     """Capture operator calls out of a running program."""
 
 
-class Per(StrEnum):
-    """What counts as one capture within a step."""
-
-    VARIANT = "variant"
-    SITE = "site"
-
-
-class OnFull(StrEnum):
-    """What a full queue does."""
-
-    WAIT = "wait"
-    DROP = "drop"
+app.command(epilog=EPILOG)(serve)
 
 
 @app.command(
@@ -117,41 +109,45 @@ def run(
         provenance=parse_facts(fact or ()),
     )
     summary = capture_run(current_store(context), options, command, note)
-    _report(summary)
-    raise typer.Exit(int(_exit_code(summary)))
+    report(summary)
+    if summary.captures:
+        note(f"next: kclab replay --run {summary.run_uuid[:13]}")
+    raise typer.Exit(int(exit_code(summary)))
 
 
-def _exit_code(summary: CaptureSummary) -> ExitCode:
+def exit_code(summary: CaptureSummary) -> ExitCode:
+    """What a capture's outcome is to the shell."""
     codes = {"passed": ExitCode.OK, "empty": ExitCode.NOTHING}
     return codes.get(summary.status, ExitCode.CHECK_FAILED)
 
 
-def _report(summary: CaptureSummary) -> None:
-    """Coverage and verdict on stderr: stdout belongs to the program that ran."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+COVERAGE = (
+    Column("definition", middle=True),
+    Column("seen", right=True),
+    Column("captured", right=True),
+    Column("repeats", right=True),
+    Column("skipped", wrap=True, sparse=True),
+)
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if summary.coverage:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("definition", overflow="fold")
-        for heading in ("seen", "captured", "repeats"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("skipped", overflow="fold")
-        for row in summary.coverage:
-            counts = (row.seen, row.captured, row.duplicates)
-            cells = [Text(row.name), *(Text(f"{n:,}") for n in counts), Text(row.reasons() or "-")]
-            table.add_row(*cells)
-        Console(stderr=True, highlight=False).print(table)
-    style = {"passed": "green", "empty": "yellow"}.get(summary.status, "red")
-    console.print(f"[{style}]{summary.status}[/]", end=" ")
-    console.print(f"run {summary.run_uuid}: {summary.headline}", markup=False)
+
+def report(summary: CaptureSummary) -> None:
+    """Coverage and verdict on stderr: stdout belongs to the program that ran."""
+    rows = [
+        {
+            "definition": row.name,
+            "seen": row.calls,
+            "captured": row.captured,
+            "repeats": row.duplicates,
+            "skipped": row.reasons() or None,
+        }
+        for row in summary.coverage
+    ]
+    if rows:
+        print_table(rows, COVERAGE, None, stderr=True)
+    note(f"{summary.status}: run {summary.run_uuid}, {summary.headline}")
     for problem in summary.problems:
-        console.print(problem, markup=False)
+        note(problem)
     if without := sum("no definition" in row.skipped for row in summary.coverage):
-        console.print(f"{without} kinds of call have no definition; --define-missing makes them")
+        note(f"{without} kinds of call have no definition; --define-missing makes them")
     if summary.captures:
-        console.print(f"engine stalled {summary.stall_us / 1000:,.1f} ms in all", markup=False)
-        console.print(f"next: kclab replay --run {summary.run_uuid[:13]}", markup=False)
+        note(f"the program waited {format_duration(summary.stall_us / 1e6)} for capture in all")

@@ -91,7 +91,7 @@ def replay_command(
         print_page(summary, path, oracle=oracle)
     else:
         print_verdicts(store, summary, form)
-    raise typer.Exit(int(_exit_code(summary)))
+    raise typer.Exit(int(exit_code(summary)))
 
 
 def _replay_path(
@@ -149,7 +149,8 @@ def _progress() -> Iterator[Progress]:
         yield advance
 
 
-def _exit_code(summary: ReplaySummary) -> ExitCode:
+def exit_code(summary: ReplaySummary) -> ExitCode:
+    """What a replay's outcome is to the shell."""
     if summary.status == "passed":
         return ExitCode.OK
     if summary.status == "empty":
