@@ -83,9 +83,13 @@ def tensor_digest(dtype: str, shape: Sequence[int], elements: Any) -> str:
     return hasher.hexdigest()
 
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+"""Made once: `json.dumps` with options makes an encoder at every call."""
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _encode(value)
 
 
 def text_sha256(text: str) -> str:

@@ -6,6 +6,8 @@ bytes it is read whole; a larger one is read in pieces, so that memory stays fla
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -32,6 +34,8 @@ HEADERS_KEPT = 4096
 CHUNK = 1 << 20
 FICLONE = 0x40049409
 """Linux ioctl: share a file's extents, where the file system can."""
+SYNC_WRITE = 2
+"""Linux SYNC_FILE_RANGE_WRITE: start, and do not wait."""
 PICKLE_LEADS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 """How torch.save's archives and plain pickles begin; no safetensors header is that long."""
 
@@ -145,7 +149,10 @@ class SourceFile:
         try:
             if output >= 0:
                 write_all(output, encode_header(slot.dtype, slot.shape, slot.nbytes))
-            return hasher.hexdigest() if self._stream(slot, hasher, buffer, output) else None
+            whole = self._stream(slot, hasher, buffer, output)
+            if output >= 0:
+                _start_writing_back(output)
+            return hasher.hexdigest() if whole else None
         finally:
             if output >= 0:
                 os.close(output)
@@ -203,6 +210,17 @@ _HEADERS: dict[bytes, tuple[dict[str, TensorSlot], int]] = {}
 """Checked headers of small files, each with the file size that it needs."""
 _NO_CLONES: set[int] = set()
 """Devices whose file system refused a clone in this process."""
+
+
+def _start_writing_back(descriptor: int) -> None:
+    """Let the kernel begin to write a file to disk now, so that the one sync later is short."""
+    with contextlib.suppress(AttributeError, OSError):
+        _libc().sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), SYNC_WRITE)
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _create(path: str) -> int:

@@ -111,6 +111,8 @@ def add_blobs(
         rows,
     )
     added = connection.total_changes - before
+    if added == len(rows):
+        return added
     connection.executemany(
         "UPDATE blob SET present = 1, hint = NULL, verified_us = ?"
         " WHERE sha256 = ? AND present = 0",

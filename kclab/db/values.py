@@ -24,13 +24,17 @@ def to_json(value: Any) -> str:
     SQLite's JSON functions know no such numbers, and a receipt may hold one.
     """
     try:
-        return json.dumps(value, allow_nan=False, default=_plain)
+        return _encode(value)
     except ValueError:
         return json.dumps(_spelled(value), default=_plain)
 
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+_encode = json.JSONEncoder(allow_nan=False, default=_plain).encode
+"""Made once: `json.dumps` with options makes an encoder at every call."""
 
 
 def _spelled(value: Any) -> Any:
