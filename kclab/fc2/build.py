@@ -187,13 +187,18 @@ def build(
     kit = toolkit or find_toolkit()
     compiler = _compiler()
     flags = FLAGS_STRICT if strict else FLAGS
-    target = (folder or cache_folder()) / _key(kit, compiler, flags) / "libkclab_lt.so"
+    target = cached(kit, folder or cache_folder(), flags)
     if target.is_file():
         return Built(target, kit, compiler, 0.0)
     started = time.perf_counter()
     target.parent.mkdir(parents=True, exist_ok=True)
     _compile(kit, flags, target)
     return Built(target, kit, compiler, time.perf_counter() - started)
+
+
+def cached(kit: Toolkit, folder: Path, flags: tuple[str, ...] = FLAGS) -> Path:
+    """Where the library for a toolkit lies once it is built."""
+    return folder / _key(kit, _compiler(), flags) / "libkclab_lt.so"
 
 
 @lru_cache(maxsize=1)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 RUNS = 3
 
-REFERENCE_RMS = {Precision.BF16: 0.005, Precision.FP8: 0.02, Precision.NVFP4: 0.005}
+REFERENCE_RMS = {Precision.BF16: 0.01, Precision.FP8: 0.02, Precision.NVFP4: 0.01}
 """Relative RMS distance from the float64 product that a sound algorithm stays within. bf16's
 rounding alone is 0.0017; FP8's fast accumulation keeps fewer bits of each partial sum; partial
-sums in bf16 (reduction scheme 4) reach 0.004."""
+sums in bf16 (reduction scheme 4) reach 0.004 at eight slices. A dropped tail of 1 % of K is 0.1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ def test_a_second_sweep_on_the_gpu_is_refused(fc2: Callable[..., Any]) -> None:
 
 def test_cpu_sweep_finds_bf16_partials_inexact(fc2: Callable[..., Any], store: Store) -> None:
     ended = fc2("sweep", "--shape", "24x32x256", "--dtype", "nvfp4", "--backend", "cpu",
-                "--budget", "1s", "--format", "json")  # fmt: skip
+                "--until", "heuristics", "--format", "json")  # fmt: skip
     assert ended.code == 0, ended.err
     fc2("selected", "last", "--backend", "cpu", "--candidate", "3:0:0:4:4:0:0:0:0")
     inexact = rows(

@@ -33,24 +33,22 @@ def test_it_compiles_without_a_warning(fake_environment: dict[str, str], tmp_pat
     assert built.toolkit.header_version == "13.1.0"
 
 
-def test_a_second_build_comes_from_the_cache(
-    fake_environment: dict[str, str], tmp_path: Path
-) -> None:
-    first = build.build(folder=tmp_path)
-    second = build.build(folder=tmp_path)
+def test_a_second_build_comes_from_the_cache(fake_environment: dict[str, str]) -> None:
+    first = build.build()
+    second = build.build()
     assert (second.path, second.seconds) == (first.path, 0.0)
 
 
 def test_another_library_is_another_build(
     fake_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = build.build(folder=tmp_path / "built")
+    first = build.cached(build.find_toolkit(), tmp_path)
     other = tmp_path / "cuda"
     other.mkdir()
     for name in ("libcublasLt.so.13", "libcudart.so.13"):
         (other / name).write_bytes(Path(os.environ["KCLAB_CUDA_LIBRARIES"], name).read_bytes())
     monkeypatch.setenv("KCLAB_CUDA_LIBRARIES", str(other))
-    assert build.build(folder=tmp_path / "built").path != first.path
+    assert build.cached(build.find_toolkit(), tmp_path) != first
 
 
 def test_missing_compiler_is_said(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kclab.core.environment import driver_version
 from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
 from kclab.fc2.backends import Candidate, Check, Launch, Refused
@@ -58,7 +59,7 @@ class CublasLt:
             "gpu_uuid": self.gpu.uuid,
             "capability": "{}.{}".format(*self.gpu.capability),
             "multiprocessors": self.gpu.multiprocessors,
-            "driver": str(self.gpu.driver),
+            "driver": driver_version() or str(self.gpu.driver),
             "cublaslt": str(self.gpu.cublaslt),
             "cublas_header": str(self.gpu.header),
         }

@@ -145,6 +145,7 @@ class Search:
         for budget in self.options.budgets:
             found += self._ask(budget)
         fresh = self.pool.admit([self.bench.control.candidate, *found, *self._known])
+        self._sink.entries(fresh)
         left = self._race.run(fresh, HEATS)
         self._judge("heuristics", left, fresh)
 
@@ -213,6 +214,7 @@ class Search:
             if ratio < min(bars.values()):
                 break
             self.pool.examine(entry)
+        self._sink.entries(_raced(fresh))
         self._tell("space", "screened")
 
     def _bar(self, exact: bool) -> float:
@@ -254,7 +256,7 @@ class Search:
         self, stage: str, left: Sequence[Entry], seen: Sequence[Entry], more: str = ""
     ) -> None:
         before = self.outcome.exact.gain if self.outcome.exact else 1.0
-        self._sink.entries(seen)
+        self._sink.entries(_raced(seen))
         self._rounds.deadline = float("inf")
         results = self.finals.judge(self._finalists(), stage)
         self._sink.results(results)
@@ -284,6 +286,11 @@ class Search:
         seconds = time.monotonic() - self._started
         entries = len(self.pool.entries)
         self._watch(Event(stage, seconds, entries, self.pool.launches, text, leaders))
+
+
+def _raced(entries: Iterable[Entry]) -> list[Entry]:
+    """Those whose rows change while they are raced; the others were written when admitted."""
+    return [entry for entry in entries if entry.status in ("valid", "failed")]
 
 
 def search(
