@@ -158,9 +158,9 @@ def test_two_thousand_small_blobs_are_checked_in_a_moment(store: Store) -> None:
         batch.sync()
         with writing(active.connection):
             add_blobs(active.connection, rows)
-    start = time.perf_counter()
+    start = time.process_time()
     assert check(store).blobs == 2000
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 class TestCommand:

@@ -284,6 +284,6 @@ def test_a_failed_backup_leaves_no_half_copy(store: Store, tmp_path: Path) -> No
 
 
 def test_checking_a_current_database_costs_no_alembic(store: Store) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     ensure_current(store.database)
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1

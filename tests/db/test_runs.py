@@ -207,36 +207,25 @@ def test_a_run_that_a_signal_ends_is_interrupted(store: Store, name: str) -> Non
     assert (row["status"], row["exit_code"]) == ("interrupted", 130)
 
 
-def running(**changes: Any) -> Mapping[str, Any]:
-    row = {
-        "status": "running",
-        "host": socket.gethostname(),
-        "boot_id": boot_id(),
-        "pid": os.getpid(),
-        "process_started_us": runs.process_started_us(os.getpid()),
-        "heartbeat_us": now_us(),
-    }
-    return {**row, **changes}
-
-
-OLD = {"heartbeat_us": now_us() - 3_600_000_000}
+ELSEWHERE = {"host": "elsewhere"}
+SILENT_US = 3_600_000_000
 
 
 @pytest.mark.parametrize(
-    ("row", "status"),
+    ("changes", "silent_us", "status"),
     [
-        (running(), "running"),
-        (running(**OLD), "running"),
-        (running(process_started_us=1), "stale"),
-        (running(pid=2**22 + 1), "stale"),
-        (running(host="elsewhere"), "running"),
-        (running(host="elsewhere", **OLD), "stale"),
-        (running(boot_id="an earlier boot", **OLD), "stale"),
-        (running(boot_id="another container"), "running"),
-        (running(boot_id=None), "running"),
-        (running(boot_id=None, **OLD), "stale"),
-        (running(status="passed", pid=2**22 + 1, **OLD), "passed"),
-        (running(status="failed"), "failed"),
+        ({}, 0, "running"),
+        ({}, SILENT_US, "running"),
+        ({"process_started_us": 1}, 0, "stale"),
+        ({"pid": 2**22 + 1}, 0, "stale"),
+        (ELSEWHERE, 0, "running"),
+        (ELSEWHERE, SILENT_US, "stale"),
+        ({"boot_id": "an earlier boot"}, SILENT_US, "stale"),
+        ({"boot_id": "another container"}, 0, "running"),
+        ({"boot_id": None}, 0, "running"),
+        ({"boot_id": None}, SILENT_US, "stale"),
+        ({"status": "passed", "pid": 2**22 + 1}, SILENT_US, "passed"),
+        ({"status": "failed"}, 0, "failed"),
     ],
     ids=[
         "alive",
@@ -253,8 +242,16 @@ OLD = {"heartbeat_us": now_us() - 3_600_000_000}
         "failed",
     ],
 )
-def test_who_is_alive(row: Mapping[str, Any], status: str) -> None:
-    assert effective_status(row) == status
+def test_who_is_alive(changes: Mapping[str, Any], silent_us: int, status: str) -> None:
+    row = {
+        "status": "running",
+        "host": socket.gethostname(),
+        "boot_id": boot_id(),
+        "pid": os.getpid(),
+        "process_started_us": runs.process_started_us(os.getpid()),
+        "heartbeat_us": now_us() - silent_us,
+    }
+    assert effective_status({**row, **changes}) == status
 
 
 def test_an_owner_may_still_close_a_run_that_looked_stale(store: Store) -> None:
