@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -84,27 +84,22 @@ def _capture_row(
     pending, call = record.pending, record.pending.call
     rank, axes = process_rank(), _variable_axes(record)
     provenance = _provenance(plan, process, record)
-    descriptors = {
-        name: tensor_descriptor(digests[name])
-        if isinstance(value, Snapshot)
-        else scalar_descriptor(value)
-        for name, value in pending.inputs.items()
-    }
+    descriptors = _input_descriptors(pending.inputs, digests)
     uuid = capture_uuid(call.definition.name, descriptors, provenance)
     outputs = [(name, digests[name]) for name in call.definition.outputs]
-    expected = {name: tensor_descriptor(sha256) for name, sha256 in outputs}
+    site = site_key(
+        call.definition.name,
+        module_path=call.module_path,
+        operation=call.operation,
+        step=call.step,
+        variant=call.variant,
+        axes=axes,
+        rank=rank,
+    )
     return CaptureRow(
         uuid=uuid,
         operation=call.operation,
-        site=site_key(
-            call.definition.name,
-            module_path=call.module_path,
-            operation=call.operation,
-            step=call.step,
-            variant=call.variant,
-            axes=axes,
-            rank=rank,
-        ),
+        site=site,
         captured_us=pending.captured_us,
         receipt={
             **provenance,
@@ -112,7 +107,7 @@ def _capture_row(
             "uuid": uuid,
             "axes": axes,
             "inputs": descriptors,
-            "expected_output": next(iter(expected.values())) if len(expected) == 1 else expected,
+            "expected_output": _expected(outputs),
             "strides": {**pending.strides, **record.output_strides},
             "stall_us": pending.stall_us,
         },
@@ -121,11 +116,32 @@ def _capture_row(
         module_path=call.module_path,
         step=call.step,
         variant=call.variant,
-        process_id=int(process.rsplit(":", 2)[1]),
+        process_id=_pid(process),
         rank=rank,
         device=pending.device,
         stall_us=pending.stall_us,
     )
+
+
+def _input_descriptors(
+    inputs: Mapping[str, Any], digests: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    return {
+        name: tensor_descriptor(digests[name])
+        if isinstance(value, Snapshot)
+        else scalar_descriptor(value)
+        for name, value in inputs.items()
+    }
+
+
+def _expected(outputs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The descriptor of the one output, or each output's by name."""
+    descriptors = {name: tensor_descriptor(sha256) for name, sha256 in outputs}
+    return next(iter(descriptors.values())) if len(descriptors) == 1 else descriptors
+
+
+def _pid(process: str) -> int:
+    return int(process.rsplit(":", 2)[1])
 
 
 def _provenance(plan: CapturePlan, process: str, record: Record) -> dict[str, Any]:
@@ -143,7 +159,7 @@ def _provenance(plan: CapturePlan, process: str, record: Record) -> dict[str, An
         "rank": process_rank(),
         "run": plan.run_uuid,
         "process": process,
-        "process_id": int(process.rsplit(":", 2)[1]),
+        "process_id": _pid(process),
         "occurrence": record.occurrence,
         "request_id": call.request_id,
         "request": call.request,

@@ -7,7 +7,6 @@ thread. An error is counted and never reaches the engine, unless the plan is str
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import traceback
@@ -16,24 +15,20 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from kclab.capture.backlog import Backlog
 from kclab.capture.call import Call, Pending
 from kclab.capture.checksum import KnownTensors
-from kclab.capture.control import ControlFolder, ProgressFile, process_key
+from kclab.capture.control import ControlFolder
 from kclab.capture.coverage import DUPLICATE, SEEN, SELECTED, Coverage
-from kclab.capture.description import describe
-from kclab.capture.entries import ErrorEntry, WorkerEntry
+from kclab.capture.entries import ErrorEntry
+from kclab.capture.facts import call_device, call_facts, in_graph_capture, output_bytes
 from kclab.capture.limits import LimitReached, Limits
 from kclab.capture.plan import CapturePlan
-from kclab.capture.receipt import process_rank
-from kclab.capture.snapshot import Snapshot, blank_snapshot, fill, recognise, refuse_exotic
-from kclab.capture.writer import Item, Record, Rows, Writer
-from kclab.core.definition import Definition, Scalar, TensorFacts, python_scalar
-from kclab.core.digest import DTYPES, element_count
-from kclab.core.environment import environment_facts
+from kclab.capture.snapshot import Snapshot, blank_snapshot, fill, recognise
+from kclab.capture.worker import Worker
+from kclab.capture.writer import Record, Rows
+from kclab.core.definition import python_scalar
 from kclab.core.errors import KclabError
 from kclab.core.times import now_us
 
@@ -60,20 +55,16 @@ class Recorder:
         """State that belongs to one process; a fork's child starts afresh."""
         self._lock = threading.Lock()
         self._keys: set[tuple[Any, ...]] = set()
-        self._backlog: Backlog[Item] = Backlog(self.plan.queue_bytes)
         self._coverage = Coverage()
         self._limits = Limits(self.plan, self._control)
-        self._writer: Writer | None = None
-        self._progress: ProgressFile | None = None
-        self._worker: WorkerEntry | None = None
-        self._handed = 0
+        self._worker = Worker(self.plan, self._control, self._known, self._coverage)
         self._errors = 0
         self._closed = False
 
     def after_fork(self) -> None:
         """Call in a fork's child: the parent's thread, queue and locks are not there."""
         # The inherited SQLite connection must not be closed here: leaking it is the safe way.
-        self._inherited = (self._writer, self._progress)
+        self._inherited = self._worker
         self._known = self._known.copy()
         self._reset()
 
@@ -130,6 +121,11 @@ class Recorder:
         site = module_path if self.plan.per == "site" else None
         return definition, request_id, step, variant, site
 
+    def _key_of(self, call: Call) -> tuple[Any, ...]:
+        return self._key(
+            call.definition.name, call.request_id, call.step, call.variant, call.module_path
+        )
+
     def count(self, what: str, outcome: str, n: int = 1) -> None:
         """Count calls that were seen, or skipped for a reason."""
         self._coverage.count(what, outcome, n)
@@ -142,10 +138,8 @@ class Recorder:
         None when it is not captured; the reason is counted, nothing is written.
         """
         started = time.perf_counter_ns()
-        self._start()
-        key = self._key(
-            call.definition.name, call.request_id, call.step, call.variant, call.module_path
-        )
+        self._worker.start(self._engine)
+        key = self._key_of(call)
         with self._lock:
             if key in self._keys:
                 self.count(call.definition.name, DUPLICATE)
@@ -166,15 +160,16 @@ class Recorder:
         if not self._control.path.is_dir():
             raise Refused("the run has ended")
         inputs = dict(call.inputs)
-        axes = call.definition.check_inputs(_facts(inputs))
-        device = _device(inputs)
+        if in_graph_capture(inputs):
+            raise Refused("inside a CUDA graph capture")
+        axes = call.definition.check_inputs(call_facts(inputs))
         claim = self._limits.claim(call.definition, axes)
         pending = Pending(
             call=call,
             axes=axes,
             inputs={},
             strides={n: list(v.stride()) for n, v in inputs.items() if isinstance(v, Tensor)},
-            device=device,
+            device=call_device(inputs),
             captured_us=now_us(),
             reserved=0,
             claim=claim,
@@ -203,9 +198,9 @@ class Recorder:
     def _reserve(self, pending: Pending) -> None:
         """Hold the bytes of the whole call, outputs included, so that `finish` never waits."""
         copies = [v.bytes_to_copy for v in pending.inputs.values() if isinstance(v, Snapshot)]
-        size = sum(copies) + _output_bytes(pending.call.definition, pending.axes)
+        size = sum(copies) + output_bytes(pending.call.definition, pending.axes)
         self._limits.reserve(size, first=bool(pending.claim and pending.claim.endswith("-0")))
-        if not self._backlog.admit(size, wait=self.plan.on_full == "wait"):
+        if not self._worker.backlog.admit(size, wait=self.plan.on_full == "wait"):
             self._limits.give_back(size)
             raise Refused("the queue is full")
         pending.reserved = size
@@ -220,11 +215,11 @@ class Recorder:
             self._report(pending.call, error)
             return
         pending.stall_us += (time.perf_counter_ns() - started) // 1000
-        self._hand_over(record)
+        self._worker.hand_over(record)
 
     def _record(self, pending: Pending, outputs: Mapping[str, Tensor]) -> Record:
         definition = pending.call.definition
-        definition.check_outputs(_facts(outputs), pending.axes)
+        definition.check_outputs(call_facts(outputs), pending.axes)
         return Record(
             pending=pending,
             outputs={
@@ -234,35 +229,18 @@ class Recorder:
             output_strides={name: list(value.stride()) for name, value in outputs.items()},
         )
 
-    def _hand_over(self, record: Record) -> None:
-        with self._lock:
-            self._handed += 1
-            record.occurrence = self._handed
-            if self._progress is not None:
-                self._progress.handed(self._handed)
-            self._backlog.put(record, record.pending.reserved)
-
     def abandon(self, pending: Pending, reason: str | None = None) -> None:
         """Forget a call that was begun: its operator raised, or its outputs are not right."""
-        call = pending.call
         with self._lock:
-            self._keys.discard(
-                self._key(
-                    call.definition.name,
-                    call.request_id,
-                    call.step,
-                    call.variant,
-                    call.module_path,
-                )
-            )
+            self._keys.discard(self._key_of(pending.call))
         self._release(pending)
         if reason is not None:
-            self.count(call.definition.name, reason)
+            self.count(pending.call.definition.name, reason)
 
     def _release(self, pending: Pending) -> None:
         if pending.reserved:
             self._limits.give_back(pending.reserved)
-            self._backlog.give_back(pending.reserved)
+            self._worker.backlog.give_back(pending.reserved)
             pending.reserved = 0
         if pending.claim is not None:
             self._control.release(pending.claim)
@@ -286,7 +264,7 @@ class Recorder:
         if keep:
             text = "".join(traceback.format_exception(error))
             entry = ErrorEntry(type(error).__name__, str(error), text, {"call": what})
-            self._backlog.put(Rows([entry]), 0)
+            self._worker.backlog.put(Rows([entry]), 0)
         if self.plan.strict:
             raise error
 
@@ -295,113 +273,15 @@ class Recorder:
     def acknowledge(self, engine: str | None = None) -> None:
         """Say that this process is armed; every process does, before it captures anything."""
         self._engine = engine
-        self._start()
-
-    def _start(self) -> None:
-        if self._writer is not None:
-            return
-        with self._lock:
-            if self._writer is not None:
-                return
-            process = process_key()
-            self._worker = WorkerEntry(process, now_us(), process_rank(), self._engine)
-            self._progress = self._control.open_progress(process)
-            self._say("armed")
-            writer = Writer(
-                self.plan,
-                process,
-                self._backlog,
-                self._known,
-                self._coverage,
-                self._progress,
-                lambda record, digests: describe(self.plan, process, record, digests),
-            )
-            writer.start()
-            self._backlog.put(Rows([self._worker]), 0)
-            self._writer = writer
-
-    def _say(self, state: str) -> None:
-        if self._worker is not None:
-            facts = {
-                "state": state,
-                "acknowledged_us": self._worker.acknowledged_us,
-                "rank": self._worker.rank,
-                "engine": self._worker.engine,
-                "environment": _gpu_environment(),
-            }
-            with contextlib.suppress(FileNotFoundError):  # the run has ended
-                self._control.write_worker(self._worker.process, facts)
+        self._worker.start(engine)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything captured is stored, and confirm it; False after `timeout_s`."""
-        if self._writer is None or self._worker is None:
-            return True
-        entry = WorkerEntry(
-            self._worker.process,
-            self._worker.acknowledged_us,
-            process_rank(),
-            self._worker.engine,
-            drained_us=now_us(),
-        )
-        confirmation = Rows([entry])
-        self._backlog.put(confirmation, 0)
-        drained = _wait(confirmation.done, self._writer, timeout_s)
-        if drained:
-            self._say("drained")
-        return drained
+        return self._worker.drain(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Drain and end the writer: the process is about to exit."""
         if self._closed:
             return True
         self._closed = True
-        drained = self.drain(timeout_s)
-        if self._writer is not None:
-            self._writer.stop()
-            self._writer.join(timeout=5)
-        return drained
-
-
-def _gpu_environment() -> dict[str, Any] | None:
-    """This process's environment, once it uses CUDA: asking earlier would break its forks."""
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types here
-    return environment_facts() if started else None
-
-
-def _wait(done: threading.Event, writer: threading.Thread, timeout_s: float) -> bool:
-    """Wait for an event that only a living writer can set."""
-    deadline = time.monotonic() + timeout_s
-    while writer.is_alive() and time.monotonic() < deadline:
-        if done.wait(min(1.0, timeout_s)):
-            return True
-    return done.is_set()
-
-
-def _facts(values: Mapping[str, Any]) -> dict[str, TensorFacts | Scalar]:
-    """(dtype, shape) of each tensor, scalars as they are; refuses what has no plain memory."""
-    facts: dict[str, TensorFacts | Scalar] = {}
-    for name, value in values.items():
-        if isinstance(value, Tensor):
-            refuse_exotic(name, value)
-            facts[name] = (str(value.dtype), tuple(value.shape))
-        else:
-            facts[name] = value
-    return facts
-
-
-def _device(inputs: Mapping[str, Any]) -> str:
-    for value in inputs.values():
-        if isinstance(value, Tensor):
-            if value.is_cuda and torch.cuda.is_current_stream_capturing():
-                raise Refused("inside a CUDA graph capture")
-            return str(value.device)
-    return "cpu"
-
-
-def _output_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
-    """What the outputs will take, as far as the inputs' axes tell."""
-    shapes = [(spec.dtype, spec.shape or ()) for spec in definition.outputs.values()]
-    return sum(
-        element_count([axes.get(axis, 1) for axis in shape]) * DTYPES[dtype].itemsize
-        for dtype, shape in shapes
-    )
+        return self._worker.close(timeout_s)
