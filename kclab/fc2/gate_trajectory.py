@@ -13,8 +13,8 @@ import torch
 from kclab.core.errors import BadUsage, CheckFailed
 from kclab.db.store import Store
 from kclab.fc2.backends import Backend
-from kclab.fc2.gate_block import DEFAULT_GATE, GateOptions, H3Subject
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gate_block import DEFAULT_GATE, GateOptions, H3Subject
 from kclab.fc2.gate_rows import TRAJECTORY, add_gate, tell_difference
 from kclab.fc2.h3_boundary import Progress, Traversal, Wanted, no_progress, traverse
 from kclab.fc2.h3_fc2 import AcceptedFc2, CandidateFc2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,10 @@ def read_input(path: Path, sizes: Sizes, device: str) -> Packed:
 
 def _load(file: Path) -> Mapping[str, Any]:
     try:
-        payload = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # torch warns of pickle protocols that it then refuses.
+            warnings.simplefilter("ignore")
+            payload = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise EnvironmentLacking(f"{file}: no such file.") from None
     except pickle.UnpicklingError as error:
@@ -55,7 +59,7 @@ def _load(file: Path) -> Mapping[str, Any]:
             f"{file}: holds pickled objects besides tensors, lists and numbers, and kclab never "
             "runs code out of a file; save those alone."
         ) from error
-    except (RuntimeError, EOFError, OSError) as error:
+    except Exception as error:  # a damaged file fails anywhere inside torch's reader
         raise BadUsage(f"{file}: cannot be read as a torch file ({error}).") from error
     if not isinstance(payload, Mapping):
         raise BadUsage(f"{file}: holds a {type(payload).__name__}, not a dictionary of tensors.")
