@@ -114,6 +114,8 @@ KCLAB_LT_API int kclab_lt_run(kclab_lt_handle* handle, const kclab_lt_buffers* b
 // What running it would launch, read from a captured CUDA graph; nothing is executed.
 KCLAB_LT_API int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffers,
                                       const kclab_lt_algorithm* algorithm, kclab_lt_launch* out);
+// The same of a graph (cudaGraph_t) that the caller captured, as of somebody else's GEMM call.
+KCLAB_LT_API int kclab_lt_read_graph(uint64_t graph, kclab_lt_launch* out);
 
 // Time between two points of a stream. `start` may first overwrite `flush_bytes` at `flush`: that
 // empties the L2 cache and keeps the device busy while the host enqueues the work to be timed.

@@ -130,8 +130,15 @@ void read_kernel(const Driver& driver, CUgraphNode node, const CUDA_KERNEL_NODE_
   out->shared_bytes = p.sharedMemBytes;
 }
 
-int read_graph(const Driver& driver, CUgraph graph, kclab_lt_launch* out) {
+const Driver& loaded_driver() {
+  static const Driver driver;
+  return driver;
+}
+
+int read_graph(CUgraph graph, kclab_lt_launch* out) {
+  const Driver& driver = loaded_driver();
   size_t count = 0;
+  if (!driver.complete()) return kclab::fail(KCLAB_LT_DRIVER, "libcuda.so.1 is missing or too old");
   if (driver.nodes(graph, nullptr, &count) != CUDA_SUCCESS)
     return kclab::fail(KCLAB_LT_DRIVER, "cuGraphGetNodes failed");
   std::vector<CUgraphNode> nodes(count);
@@ -162,9 +169,7 @@ int read_graph(const Driver& driver, CUgraph graph, kclab_lt_launch* out) {
 int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffers,
                          const kclab_lt_algorithm* algorithm, kclab_lt_launch* out) {
   return kclab::guarded([&]() -> int {
-    static const Driver driver;
     *out = kclab_lt_launch{};
-    if (!driver.complete()) return kclab::fail(KCLAB_LT_DRIVER, "libcuda.so.1 is missing or too old");
     Capture capture;
     KCLAB_LT_TRY(capture.begin());
     kclab_lt_buffers captured = *buffers;
@@ -173,6 +178,13 @@ int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffer
     const int ended = capture.end();  // also after a refusal: the stream must leave capture
     KCLAB_LT_TRY(ran);
     KCLAB_LT_TRY(ended);
-    return read_graph(driver, capture.graph(), out);
+    return read_graph(capture.graph(), out);
+  });
+}
+
+int kclab_lt_read_graph(uint64_t graph, kclab_lt_launch* out) {
+  return kclab::guarded([&]() -> int {
+    *out = kclab_lt_launch{};
+    return read_graph(reinterpret_cast<CUgraph>(graph), out);
   });
 }

@@ -13,7 +13,7 @@ from kclab.fc2.backends import Backend, Candidate, Gemm, Refused
 from kclab.fc2.baseline import Baseline, accepted_baseline
 from kclab.fc2.operands import Operands, exact_rows, ones, poison_padding
 from kclab.fc2.parity import output_sha256
-from kclab.fc2.problem import BASELINE_WORKSPACE, Problem
+from kclab.fc2.problem import BASELINE_WORKSPACE, Precision, Problem
 from kclab.fc2.producer import produce
 from kclab.fc2.timing import Arm
 
@@ -25,6 +25,19 @@ REFERENCE_ROWS = 64
 """Logical rows that the own float64 reference is computed for."""
 
 GEMM, PRODUCER_GEMM = "gemm", "producer+gemm"
+
+_COMMON = {
+    "layout": "row-major [M, K] @ [N, K]^T -> bfloat16 [M, N]",
+    "compute_and_scale": "fp32",
+    "bias": None,
+    "beta": 0.0,
+}
+DESCRIPTORS = {
+    Precision.BF16: {**_COMMON, "scalars": "host"},
+    Precision.FP8: {**_COMMON, "scalars": "host", "scale_mode": "SCALAR_32F"},
+    Precision.NVFP4: {**_COMMON, "scalars": "device", "scale_mode": "VEC16_UE4M3"},
+}
+"""How the GEMM is described to cuBLASLt."""
 
 
 @dataclass(slots=True)
@@ -71,6 +84,26 @@ class Bench:
                 "within 32 MiB; there is nothing to compare with."
             )
         return Control(found[0], self.gemm.prepare(found[0].config))
+
+    def baseline_metadata(self) -> dict[str, Any]:
+        """What arm A is: its call, descriptors, what it launches, and its output's sha256."""
+        operands = self.gemm.operands
+        launch = self.backend.launch_of(lambda: self.baseline.call(operands))
+        control = self.gemm.fingerprint(self.control.prepared)
+        found: dict[str, Any] = {
+            "path": self.baseline.name,
+            "descriptors": DESCRIPTORS[self.problem.precision],
+            "output_sha256": self.expected_sha256,
+            "rank_0": {"config": self.control.candidate.config.text, "kernel": control.kernel},
+        }
+        if launch is None:
+            return {**found, "note": "what the baseline launches cannot be read here"}
+        return {
+            **found,
+            "kernels": launch.kernel.split("|"),
+            "grid": launch.grid,
+            "launches_rank_0": launch.sha256 == control.sha256,
+        }
 
     def logical(self, output: Tensor) -> Tensor:
         """The rows that count."""

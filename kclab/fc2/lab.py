@@ -102,6 +102,7 @@ def session(
             gate_up=boundary.gate_up,
             cold=subject.cold,
         )
+        _note(active, "baseline", bench.baseline_metadata())
         try:
             yield Session(active, boundary, boundary_id, backend, bench, sink, validity)
         finally:
@@ -148,16 +149,19 @@ def gpu_reader(backend: Backend) -> Callable[[], Mapping[str, Any] | None]:
 def _note_device(active: ActiveRun, backend: Backend, when: str) -> None:
     uuid = str(backend.facts().get("gpu_uuid") or "")
     gpu = find_gpu(uuid) if uuid else None
-    if gpu is None:
-        return
+    if gpu is not None:
+        _note(active, when, gpu.read().to_json())
+        with writing(active.connection) as tx:
+            tx.execute("UPDATE run SET gpu_uuid = ? WHERE id = ?", (uuid, active.id))
+
+
+def _note(active: ActiveRun, name: str, value: Mapping[str, Any]) -> None:
+    """Add one entry to the run's volatile facts."""
     with writing(active.connection) as tx:
         row = tx.execute("SELECT volatile FROM run WHERE id = ?", (active.id,)).fetchone()
         known = json.loads(row[0]) if row[0] else {}
-        known[when] = gpu.read().to_json()
-        tx.execute(
-            "UPDATE run SET volatile = ?, gpu_uuid = ? WHERE id = ?",
-            (json.dumps(known), uuid, active.id),
-        )
+        known[name] = value
+        tx.execute("UPDATE run SET volatile = ? WHERE id = ?", (json.dumps(known), active.id))
 
 
 @dataclass(frozen=True, slots=True)

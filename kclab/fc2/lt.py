@@ -204,6 +204,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "refusal": (c.c_void_p, c.c_void_p, c.c_char_p, c.c_size_t),
     "run": (c.c_void_p, c.c_void_p, c.c_void_p),
     "fingerprint": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p),
+    "read_graph": (c.c_uint64, c.c_void_p),
     "timer_create": (c.c_void_p,),
     "timer_start": (c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint64),
     "timer_stop": (c.c_void_p, c.c_uint64, c.c_void_p),
@@ -266,6 +267,12 @@ class Library:
             driver=out.driver,
             runtime=out.runtime,
         )
+
+    def read_graph(self, graph: int) -> LaunchStruct:
+        """What a captured CUDA graph (its `cudaGraph_t` as an integer) launches."""
+        out = LaunchStruct()
+        self.call("read_graph", graph, c.byref(out))
+        return out
 
     def open(self, problem: Problem, alignment: int = ALIGNMENT) -> Handle:
         """A handle for a problem; close it."""

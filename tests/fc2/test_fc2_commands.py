@@ -60,6 +60,10 @@ def test_sweep_keeps_everything_it_learnt(fc2: Callable[..., Any], store: Store)
         rows(store, "SELECT 1 FROM fc2_result")
     )
     assert rows(store, "SELECT command, mode, status FROM run") == [("fc2", "sweep", "passed")]
+    (noted,) = rows(store, "SELECT volatile FROM run")
+    baseline = json.loads(noted[0])["baseline"]
+    assert baseline["rank_0"]["config"] == "66:20:35:1:0:0:0:0:2" and baseline["note"]
+    assert len(baseline["output_sha256"]) == 64
 
 
 def test_best_and_pareto_answer_from_the_database(fc2: Callable[..., Any]) -> None:

@@ -214,3 +214,17 @@ def test_clock_reads_device_time(cublaslt: CublasLt) -> None:
 def test_no_device_is_said(fake_environment: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacking, match="cannot be loaded"):
         lt.Library(tmp_path / "absent.so")
+
+
+def test_somebody_elses_graph_is_read(cublaslt: CublasLt, fake_cuda: Path) -> None:
+    runtime = ctypes.CDLL(str(fake_cuda / "libcudart.so.13"))
+    gemm = opened(cublaslt)
+    prepared = gemm.prepare(PLAIN)
+    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
+    runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1)
+    runtime.cudaStreamBeginCapture(stream, 0)
+    gemm._buffers.stream = stream.value or 0
+    assert cublaslt.library.try_run(gemm._handle.address, gemm._buffers, prepared) == 0
+    runtime.cudaStreamEndCapture(stream, ctypes.byref(graph))
+    found = cublaslt.library.read_graph(graph.value or 0)
+    assert found.names.decode() == gemm.fingerprint(prepared).kernel and found.kernels == 1

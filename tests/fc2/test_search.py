@@ -64,9 +64,15 @@ def run(bench: Bench, **options: object) -> tuple[Outcome, Kept, list[Event]]:
     return outcome, kept, events
 
 
+_WHOLE: list[tuple[Outcome, Kept, list[Event]]] = []
+
+
 @pytest.fixture
 def whole(bench: MakeBench) -> tuple[Outcome, Kept, list[Event]]:
-    return run(bench(), seconds=120)
+    """One search of the whole space, made once and only looked at."""
+    if not _WHOLE:
+        _WHOLE.append(run(bench(), seconds=120))
+    return _WHOLE[0]
 
 
 def test_heuristics_alone_give_an_answer(bench: MakeBench) -> None:

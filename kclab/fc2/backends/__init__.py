@@ -158,6 +158,10 @@ class Backend(Protocol):
         """Make a problem ready to run."""
         ...
 
+    def launch_of(self, call: Callable[[], Any]) -> Launch | None:
+        """What somebody else's call launches; None where that cannot be read."""
+        ...
+
     def clock(self, *, cold: bool) -> Clock:
         """A clock for this device."""
         ...

@@ -52,6 +52,10 @@ class Cpu:
     def open(self, problem: Problem, operands: Operands, workspace_bytes: int) -> CpuGemm:
         return CpuGemm(problem, operands.to("cpu"), workspace_bytes)
 
+    def launch_of(self, call: Callable[[], Any]) -> Launch | None:
+        """None: nothing tells what a CPU call runs."""
+        return None
+
     def clock(self, *, cold: bool) -> HostClock:
         return HostClock(FLUSH_BYTES if cold else 0)
 

@@ -76,6 +76,22 @@ class CublasLt:
     def open(self, problem: Problem, operands: Operands, workspace_bytes: int) -> LtGemm:
         return LtGemm(self, problem, operands.to(self.device), workspace_bytes)
 
+    def launch_of(self, call: Callable[[], Any]) -> Launch | None:
+        """What any call on torch's stream launches, read from a captured CUDA graph.
+
+        None over the fakes, and where the call cannot be captured.
+        """
+        if self.fake:
+            return None
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no type for it
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                call()
+            return _launch(self.library.read_graph(graph.raw_cuda_graph()))
+        except (RuntimeError, lt.LtError):
+            return None
+
     def clock(self, *, cold: bool) -> DeviceClock:
         return DeviceClock(self, FLUSH_BYTES if cold and not self.fake else 4096 if cold else 0)
 
@@ -223,15 +239,7 @@ class LtGemm:
             found = self._handle.fingerprint(self._buffers, prepared)
         except lt.LtError as error:
             raise Refused(str(error)) from error
-        return Launch(
-            kernel=found.names.decode(errors="replace"),
-            grid=_triple(found.grid),
-            block=_triple(found.block),
-            cluster=_triple(found.cluster),
-            shared_bytes=found.shared_bytes,
-            kernels=found.kernels,
-            fold=found.fingerprint,
-        )
+        return _launch(found)
 
     def run(self, prepared: lt.AlgorithmStruct, operands: Operands | None = None) -> None:
         buffers = self._buffers if operands is None else self._buffers_for(operands)
@@ -246,6 +254,18 @@ class LtGemm:
 
     def close(self) -> None:
         self._handle.close()
+
+
+def _launch(found: lt.LaunchStruct) -> Launch:
+    return Launch(
+        kernel=found.names.decode(errors="replace"),
+        grid=_triple(found.grid),
+        block=_triple(found.block),
+        cluster=_triple(found.cluster),
+        shared_bytes=found.shared_bytes,
+        kernels=found.kernels,
+        fold=found.fingerprint,
+    )
 
 
 def _triple(values: ctypes.Array[ctypes.c_uint32]) -> tuple[int, int, int]:
