@@ -46,16 +46,6 @@ DefinitionFolders = Annotated[
         rich_help_panel=SCOPE,
     ),
 ]
-MaxPerAxes = Annotated[
-    int,
-    typer.Option(
-        "--max-per-axes",
-        metavar="K",
-        min=0,
-        help="Captures per definition and sizes; 0: no limit.",
-        rich_help_panel=SCOPE,
-    ),
-]
 MaxBytes = Annotated[
     int,
     size_option(

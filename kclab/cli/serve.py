@@ -50,8 +50,8 @@ def serve(
     definition: scope.DefinitionGlobs = None,
     definitions: scope.DefinitionFolders = None,
     steps: served.Steps = None,
-    max_per_axes: scope.MaxPerAxes = 4,
-    max_bytes: scope.MaxBytes = 4 << 30,
+    max_per_axes: served.MaxPerAxes = None,
+    max_bytes: scope.MaxBytes = 64 << 30,
     define_missing: scope.DefineMissing = False,
     per: scope.PerOption = scope.Per.VARIANT,
     on_full: scope.OnFullOption = scope.OnFull.WAIT,
@@ -80,7 +80,6 @@ def serve(
         definitions=tuple(definition or ()),
         definition_folders=tuple(definitions or ()),
         steps=parse_steps(steps),
-        max_per_axes=max_per_axes or None,
         max_bytes=max_bytes,
         define_missing=define_missing,
         per=per.value,
@@ -113,6 +112,7 @@ def serve(
         grace_seconds=grace,
         replay=not no_replay,
         device=device,
+        max_per_axes=max_per_axes,
         capture=capture,
     )
     with _progress() as progress:

@@ -154,6 +154,16 @@ Steps = Annotated[
         rich_help_panel=SCOPE,
     ),
 ]
+MaxPerAxes = Annotated[
+    int | None,
+    typer.Option(
+        "--max-per-axes",
+        metavar="K",
+        min=0,
+        help="Captures per definition and sizes; 0: no limit. Else 4 where all steps are captured.",
+        rich_help_panel=SCOPE,
+    ),
+]
 
 ModelName = Annotated[
     str | None,

@@ -16,6 +16,7 @@ from kclab.serving.options import ENGINES, ServeOptions
 # The first, a middle and the last step of the eight of Qwen-Image-2.1's own schedule.
 STEPS_OF_ONE = (0, 4, 7)
 STEPS_OF_SEVERAL = (0, 7)
+ALL_STEPS_MAX_PER_AXES = 4
 ADAPTERS: dict[str, tuple[str, ...]] = {}
 """Architecture -> the adapters that know it; `torch` knows what any model runs."""
 
@@ -71,7 +72,10 @@ def _capture(
     steps = capture.steps
     if steps is None and model.runtime is Runtime.DIFFUSION:
         steps = default_steps(cases, inference_steps)
-    return replace(capture, adapters=adapters, root=root, steps=steps)
+    limit = options.max_per_axes
+    if limit is None and steps is None:
+        limit = ALL_STEPS_MAX_PER_AXES
+    return replace(capture, adapters=adapters, root=root, steps=steps, max_per_axes=limit or None)
 
 
 def default_steps(cases: Sequence[Case], inference_steps: int | None) -> tuple[int, ...]:

@@ -48,5 +48,9 @@ class ServeOptions:
     replay: bool = True
     device: str = "auto"
     """Where to replay."""
+    max_per_axes: int | None = None
+    """Captures per definition and axes, 0 for no limit; None: 4 where all steps are captured,
+    else no limit, since the steps are one."""
     capture: CaptureOptions = field(default_factory=lambda: CaptureOptions(adapters=()))
-    """No adapters: those for the model. No steps: those for the cases."""
+    """No adapters: those for the model. No steps: those for the cases. Its own `max_per_axes` does
+    not count."""

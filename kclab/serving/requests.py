@@ -16,6 +16,8 @@ from kclab.core.errors import EngineFailed
 HEALTH_SECONDS = 5.0
 """For one look at /health."""
 CONNECT_SECONDS = 10.0
+DEATH_SECONDS = 1.0
+"""A dying engine closes its connections a little before it is gone."""
 TICK_SECONDS = 0.1
 PAUSE_SECONDS = 0.5
 """Between two looks at /health."""
@@ -92,7 +94,7 @@ class Client:
         except requests.Timeout as error:
             raise _too_late(endpoint, self._timeout) from error
         except requests.RequestException as error:
-            watch()  # a dead engine explains it better
+            _pause(DEATH_SECONDS, watch)  # a dying engine explains it better
             raise EngineFailed(f"{endpoint}: no whole answer came ({_reason(error)}).") from error
 
 
