@@ -12,7 +12,8 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -23,6 +24,8 @@ from kclab.dataset.source_file import CHUNK, SMALL, Failed, NotFetched, SourceFi
 
 FileProgress = Callable[[int, int], None]
 """Called with (files done, files in all) now and then, from any thread."""
+SYNC_BESIDE = 64 << 20
+"""Bytes up to which files are synced while their rows are inserted: a fraction of a second."""
 REPORT_EVERY = 64
 """Small files between two reports."""
 
@@ -186,13 +189,25 @@ class Arrivals:
         """Those of `digests` that have no file in the folder."""
         return [digest for digest in digests if not os.path.lexists(self._path(digest))]
 
-    def settle(self, digests: Iterable[str]) -> None:
-        """Give `digests` their final names and make them durable, before their rows commit."""
+    def settle(self, digests: Iterable[str], nbytes: int) -> None:
+        """Give `digests` their final names; many bytes (`nbytes`) are made durable at once."""
         for sha256 in digests:
             temporary = self._waiting[sha256]
             self._batch.place(temporary, self._path(sha256))
             self._temporaries.discard(temporary)
-        self._batch.sync()
+        if nbytes > SYNC_BESIDE:
+            self._batch.sync()
+
+    @contextlib.contextmanager
+    def syncing(self) -> Iterator[None]:
+        """Everything settled is durable once the block ends, or it raises OSError.
+
+        The block inserts rows and commits none: a disk works beside it, for a moment only.
+        """
+        with ThreadPoolExecutor(1, "kclab-sync") as pool:
+            pending = pool.submit(self._batch.sync)
+            yield
+            pending.result()
 
     def _path(self, sha256: str) -> str:
         return f"{self._root}/{sha256[:2]}/{sha256[2:]}{SUFFIX}"

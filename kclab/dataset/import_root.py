@@ -93,10 +93,10 @@ def _commit(
     summary.repaired = arrivals.damaged(placing)
     if options.rereads:
         placing += _broken(active, path, options, list(vouched), arrivals, summary)
-    arrivals.settle(placing)
     summary.blobs = len(placing)
     summary.nbytes = sum(arrived[digest].nbytes for digest in placing)
-    with writing(active.connection) as connection:
+    arrivals.settle(placing, summary.nbytes)
+    with writing(active.connection) as connection, arrivals.syncing():
         insert(connection, active.id, prepared, str(path), summary)
         summary.foreign += add_foreign(connection, active.id, foreign)
         if options.rereads:

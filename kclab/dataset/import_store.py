@@ -89,8 +89,8 @@ class _StoreImport:
             absent = self._bring(rows, arrivals)
             self._refuse()
             placing = self._placing(arrivals)
-            arrivals.settle(placing)
-            self._commit(rows, absent, skip)
+            arrivals.settle(placing, self.summary.nbytes)
+            self._commit(rows, absent, skip, arrivals)
         finally:
             arrivals.discard()
 
@@ -206,7 +206,11 @@ class _StoreImport:
         return placing + broken
 
     def _commit(
-        self, rows: dict[str, BlobRow], absent: set[str], skip: dict[str, set[int]]
+        self,
+        rows: dict[str, BlobRow],
+        absent: set[str],
+        skip: dict[str, set[int]],
+        arrivals: Arrivals,
     ) -> None:
         at = now_us()
         overrides = {
@@ -215,7 +219,7 @@ class _StoreImport:
             "workload": {"added_us": at},
             "definition": {"added_us": at},
         }
-        with writing(self.active.connection) as target:
+        with writing(self.active.connection) as target, arrivals.syncing():
             merge = Merge(self.source, target, skip, overrides)
             try:
                 add_blobs(target, rows.values(), verified_us=at)

@@ -176,7 +176,7 @@ def _capture_values(
         _whole(receipt.get("stall_us")),
         capture.captured_us,
         at,
-        to_json(receipt),
+        capture.receipt_text,
     )
 
 

@@ -41,6 +41,8 @@ class PreparedCapture:
     workload: str
     site: str
     receipt: Receipt
+    receipt_text: str
+    """`receipt` as its column holds it."""
     outputs: Sequence[tuple[str, str]]
     captured_us: int
     verdict: PreparedVerdict | None
@@ -162,6 +164,7 @@ def prepare_capture(
             rank=_whole(receipt.get("rank")),
         ),
         receipt=receipt,
+        receipt_text=to_json(receipt),
         outputs=[(name, tensor.sha256) for name, tensor in outputs.items()],
         captured_us=captured_us(receipt, fallback_us),
         verdict=verdict,
