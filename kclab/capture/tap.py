@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from kclab.capture import context
-from kclab.capture.adapters import Adapter, Handler, Sighting, Uncaptured
+from kclab.capture.adapters import Adapter, CannotCapture, Handler, Late, Sighting, Uncaptured
 from kclab.capture.call import Call, Pending
 from kclab.capture.context import Step
 from kclab.capture.imports import when_imported
@@ -244,10 +244,15 @@ class Tap:
         )
         if not wanted:
             return None
+        try:
+            inputs = {n: v.make() if isinstance(v, Late) else v for n, v in sighting.inputs.items()}
+        except CannotCapture as error:
+            self.count(definition.name, str(error))
+            return None
         return self.recorder.begin(
             Call(
                 definition=definition,
-                inputs=sighting.inputs,
+                inputs=inputs,
                 operation=sighting.operation,
                 request_id=step.request.id,
                 step=step.index,
@@ -302,7 +307,7 @@ class Tap:
 
 
 def _shapes(inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(v.shape) for name, v in inputs.items() if isinstance(v, Tensor)}
+    return {name: tuple(v.shape) for name, v in inputs.items() if isinstance(v, Tensor | Late)}
 
 
 def _compiler_is_in_use() -> bool:

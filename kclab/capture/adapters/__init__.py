@@ -18,17 +18,39 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from kclab.core.errors import BadUsage
+from kclab.core.errors import BadUsage, KclabError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kclab.capture.tap import Tap
 
-__all__ = ["Adapter", "Handler", "OperatorCall", "Sighting", "Uncaptured", "load_adapters"]
+__all__ = [
+    "Adapter",
+    "CannotCapture",
+    "Handler",
+    "Late",
+    "OperatorCall",
+    "Sighting",
+    "Uncaptured",
+    "load_adapters",
+]
 
 GROUP = "kclab.adapters"
 """The entry point group that adapters register under."""
+
+
+class CannotCapture(KclabError):
+    """A wanted call that turns out not to be capturable; its message is the reason counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An input that has to be gathered: done only for a call that is wanted, before it runs."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+    """May raise CannotCapture."""
 
 
 @dataclass(slots=True)
@@ -39,7 +61,7 @@ class Sighting:
     """Name of the family in `kclab.core.families`."""
     sizes: Mapping[str, Any]
     """Sizes and options of the family's `make`."""
-    inputs: Mapping[str, Tensor | int | float | bool]
+    inputs: Mapping[str, Tensor | Late | int | float | bool]
     """By the definition's input names; views are fine, they are read only if wanted."""
     outputs: Callable[[Any], Mapping[str, Tensor]]
     """From what the call returned to the definition's outputs."""

@@ -1,4 +1,6 @@
-"""The `qwen-image` adapter: block-causal attention of diffusers' Qwen-Image-2.1 transformer.
+"""The `qwen-image` adapter: Qwen-Image-2.1's attention and matrix products, in both its homes.
+
+This file is about diffusers' transformer; `sglang_qwen_image` is about SGLang's.
 
 Captured is the first block's attention as a whole: queries, keys and values after normalisation and
 rotation, the cached prefix apart from the current tokens, and the output before `to_out`. The model
@@ -22,8 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from kclab.capture.adapters import Handler, Sighting, Uncaptured
-from kclab.capture.adapters.torch_gemm import TAGS
+from kclab.capture.adapters import Handler, Sighting, Uncaptured, sglang_qwen_image
+from kclab.capture.adapters.torch_gemm import GEMM_HANDLERS, TAGS
 from kclab.core.errors import EnvironmentLacking
 
 if TYPE_CHECKING:
@@ -150,16 +152,22 @@ _ATTENTION: ContextVar[Attention | None] = ContextVar("kclab_qwen_attention", de
 
 
 class QwenImageAdapter:
-    """Block-causal attention of block 0, with and without prefix; a step is one denoising step."""
+    """Block 0's attention with and without prefix, and dense GEMMs; a step is a denoising step."""
 
     name = "qwen-image"
-    families: ClassVar[tuple[str, ...]] = (FAMILY,)
-    roots: ClassVar[tuple[str, ...]] = (f"{MODULE}.{MODEL}",)
-    handlers: ClassVar[Mapping[str, Handler]] = {}
+    families: ClassVar[tuple[str, ...]] = (FAMILY, "dense_gemm")
+    roots: ClassVar[tuple[str, ...]] = (
+        f"{MODULE}.{MODEL}",
+        f"{sglang_qwen_image.MODULE}.{sglang_qwen_image.MODEL}",
+    )
+    handlers: ClassVar[Mapping[str, Handler]] = GEMM_HANDLERS
 
     def attach(self, tap: Tap) -> None:
-        """Wrap the model's functions as soon as diffusers' module is there."""
+        """Wrap the model's functions as soon as diffusers' or SGLang's module is there."""
         tap.when_imported(MODULE, lambda module: instrument(module, tap))
+        served = sglang_qwen_image
+        tap.when_imported(served.MODULE, lambda module: served.instrument(module, tap))
+        tap.when_imported(served.CONFIG_MODULE, lambda module: served.keep_schedule(module, tap))
 
 
 def instrument(module: Any, tap: Tap) -> None:
