@@ -26,7 +26,7 @@ from kclab.cli.fc2_options import (
 )
 from kclab.cli.output import Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
-from kclab.core.errors import CheckFailed
+from kclab.core.errors import CheckFailed, EnvironmentLacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,10 @@ SplitsOption = Annotated[
 ChecksOption = Annotated[
     int, typer.Option("--max-explicit-checks", min=0, help="Explicit checks at most.")
 ]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", help="Also write the run here, in the seed script's JSON shape."),
+]
 RoundsOption = Annotated[
     int, typer.Option("--rounds", min=6, help="Mirrored rounds at least; more while undecided.")
 ]
@@ -65,6 +69,7 @@ RoundsOption = Annotated[
 
 @app.command("compile")
 def compile_(
+    context: typer.Context,
     build_directory: Annotated[
         Path | None, typer.Option(help="Where the library goes; by default the user's cache.")
     ] = None,
@@ -74,15 +79,18 @@ def compile_(
     """Build the C library against the cuBLAS that torch has loaded, and say what was found."""
     import torch  # noqa: F401  (maps its cuBLAS, so that ours is built against that one)
 
+    from kclab.db.runs import run
     from kclab.fc2.backends.cublaslt import CublasLt
     from kclab.fc2.build import build
 
-    built = build(folder=build_directory, strict=verbose_build)
-    facts: dict[str, Any] = dict(built.facts())
-    try:
-        facts |= CublasLt.load().facts()
-    except Exception as error:
-        facts["device"] = f"none ({error})"
+    with run(current_store(context), "fc2", _params(context), mode="compile") as active:
+        built = build(folder=build_directory, strict=verbose_build)
+        facts: dict[str, Any] = dict(built.facts())
+        try:
+            facts |= CublasLt.load().facts()
+        except EnvironmentLacking as error:
+            facts["device"] = f"none: {error}"
+        active.finish_as("passed", f"cuBLAS headers {facts['header version']}")
     print_fields(facts, form)
 
 
@@ -114,13 +122,14 @@ def sweep(
     confirm: Annotated[
         int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
     ] = 0,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Search for the fastest exact algorithm: an answer first, then wider while time lasts."""
     from kclab.cli.fc2_show import shown_race
     from kclab.core.errors import BadUsage
-    from kclab.fc2.lab import sweep as search
     from kclab.fc2.search import STAGES, Options
+    from kclab.fc2.sweep import sweep as search
 
     if until not in STAGES:
         raise BadUsage(f"--until {until}: one of {', '.join(STAGES)}.")
@@ -131,7 +140,7 @@ def sweep(
     with shown_race() as watch:
         params = _params(context)
         report = search(store, subject, options, resume=resume, watch=watch, params=params)
-    _print_run(store, report.run_uuid, form)
+    _print_run(store, report.run_uuid, form, output)
     if confirm and report.outcome.exact and not report.outcome.exact.is_control:
         _confirm(context, store, subject, report.run_uuid, confirm)
 
@@ -164,6 +173,7 @@ def characterize(
     explicit_split_k: SplitsOption = None,
     max_explicit_checks: ChecksOption = 64,
     rounds: RoundsOption = 20,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Ask the heuristic per budget, check explicit split-K, and measure one candidate."""
@@ -176,7 +186,7 @@ def characterize(
         tuple(explicit_split_k or (1, 2, 4, 8, 16)),
         max_explicit_checks,
     )
-    _measure(context, subject, asked.chooser(candidate), "characterize", rounds, form)
+    _measure(context, subject, asked.chooser(candidate), "characterize", rounds, form, output)
 
 
 @app.command()
@@ -192,13 +202,14 @@ def selected(
     hot: HotOption = False,
     candidate: CandidateOption = None,
     rounds: RoundsOption = 20,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Measure one config against both baselines, GEMM alone and with its producer."""
     from kclab.fc2.characterize import Questions
 
     subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
-    _measure(context, subject, Questions().chooser(candidate), "selected", rounds, form)
+    _measure(context, subject, Questions().chooser(candidate), "selected", rounds, form, output)
 
 
 def _measure(
@@ -208,12 +219,13 @@ def _measure(
     mode: str,
     rounds: int,
     form: Format,
+    output: Path | None,
 ) -> None:
     from kclab.fc2.lab import measure
 
     store = current_store(context)
     report = measure(store, subject, choose, mode=mode, rounds=rounds, params=_params(context))
-    _print_run(store, report.run_uuid, form)
+    _print_run(store, report.run_uuid, form, output)
 
 
 @app.command()
@@ -250,7 +262,8 @@ def _params(context: typer.Context) -> dict[str, Any]:
     return {key: value for key, value in context.params.items() if value is not None}
 
 
-def _print_run(store: Store, run: str, form: Format) -> None:
+def _print_run(store: Store, run: str, form: Format, output: Path | None) -> None:
+    from kclab.cli.fc2_files import write_seed_document
     from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, note_drift, with_text
     from kclab.db.queries.fc2 import run_results
 
@@ -258,3 +271,5 @@ def _print_run(store: Store, run: str, form: Format) -> None:
         rows = [with_text(row) for row in run_results(connection, run)]
     print_rows(rows, [SCOPE, *RESULT_COLUMNS], form)
     note_drift(rows)
+    if output is not None:
+        write_seed_document(store, run, output)

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from kclab.cli.options import size_option
 from kclab.cli.output import Format, note, print_rows
 from kclab.cli.store import current_store
 from kclab.core.errors import NothingMatched
+
+if TYPE_CHECKING:
+    from kclab.db.store import Store
 
 
 class FileForm(StrEnum):
@@ -69,6 +72,15 @@ def export(
         _write("\n\n".join(c_snippet(row) for row in rows) + "\n", output)
     else:
         _write_rows(rows, form, output)
+
+
+def write_seed_document(store: Store, run: str, output: Path) -> None:
+    """Write a run in the seed script's JSON shape."""
+    from kclab.fc2.export import seed_document
+
+    with closing(store.read()) as connection:
+        document = seed_document(connection, run)
+    _write(json.dumps(document, indent=2) + "\n", output)
 
 
 def _write_rows(rows: list[dict[str, Any]], form: FileForm, output: Path | None) -> None:

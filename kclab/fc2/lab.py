@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclab.core.environment import environment_facts
-from kclab.core.errors import CheckFailed, EnvironmentLacking, NothingMatched
+from kclab.core.errors import CheckFailed, EnvironmentLacking
 from kclab.core.stats import MIN_PAIRS
 from kclab.db.connection import writing
 from kclab.db.runs import ActiveRun, run
@@ -24,11 +24,10 @@ from kclab.fc2.boundary import (
     store_boundary,
     synthetic_boundary,
 )
-from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import find_gpu, held
 from kclab.fc2.problem import WORKSPACE_BUDGETS, Problem
 from kclab.fc2.rows import RowSink
-from kclab.fc2.search import Event, Options, Outcome, Search
+from kclab.fc2.search import Event, Options, Search
 from kclab.fc2.search.finals import Result
 from kclab.fc2.search.pool import Entry
 from kclab.fc2.validity import Validity, current_validity
@@ -164,18 +163,6 @@ def _note(active: ActiveRun, name: str, value: Mapping[str, Any]) -> None:
         tx.execute("UPDATE run SET volatile = ? WHERE id = ?", (json.dumps(known), active.id))
 
 
-@dataclass(frozen=True, slots=True)
-class SweepReport:
-    """What a sweep found; the rows hold the rest."""
-
-    run_uuid: str
-    problem: Problem
-    outcome: Outcome
-    scopes: Sequence[Result]
-    """The winners in the producer + GEMM scope."""
-    gpu: str
-
-
 def capture(store: Store, problem: Problem, backend_name: str, seed: int) -> tuple[str, int]:
     """Store a synthetic boundary; (run uuid, boundary id)."""
     backend = load_backend(backend_name)
@@ -185,70 +172,6 @@ def capture(store: Store, problem: Problem, backend_name: str, seed: int) -> tup
         boundary_id = store_boundary(store, active.connection, made)
         active.finish_as("passed", f"{problem.shape} {problem.numerics}, synthetic")
     return active.uuid, boundary_id
-
-
-def sweep(
-    store: Store,
-    subject: Subject,
-    options: Options,
-    *,
-    resume: bool = False,
-    watch: Watch = no_watch,
-    params: Mapping[str, Any] | None = None,
-) -> SweepReport:
-    """Search a boundary's configs and judge the winners in both scopes.
-
-    Raises NothingMatched where nothing could be measured.
-    """
-    with session(store, subject, "sweep", params or {}) as open_run:
-        known = _unfinished(open_run) if resume else []
-        look = gpu_reader(open_run.backend)
-        searching = Search(open_run.bench, options, open_run.sink, watch, known, look)
-        outcome = searching.run()
-        if outcome.exact is None and outcome.any is None:
-            raise NothingMatched("nothing was measured: every config was refused or failed.")
-        scopes = _producer_scope(open_run, searching, outcome)
-        open_run.active.finish_as("passed", _summary(open_run.boundary.problem, outcome))
-        gpu = str(open_run.backend.facts()["gpu"])
-        return SweepReport(open_run.active.uuid, open_run.boundary.problem, outcome, scopes, gpu)
-
-
-def _producer_scope(open_run: Session, searching: Search, outcome: Outcome) -> list[Result]:
-    if open_run.bench.gate_up is None:
-        return []
-    winners = dict.fromkeys(r.config for r in (outcome.exact, outcome.any) if r)
-    entries = [searching.pool.entries[config] for config in winners]
-    results = searching.finals.judge(entries, "final", scope=PRODUCER_GEMM, fewest=10)
-    open_run.sink.results(results)
-    return results
-
-
-def _summary(problem: Problem, outcome: Outcome) -> str:
-    best = outcome.exact
-    text = f"{problem.shape} {problem.numerics}: "
-    if best is None:
-        return text + "no exact config"
-    if best.is_control:
-        return text + f"rank 0 stays ({best.algorithm.verdict})"
-    return text + f"{best.config.text} {(best.gain - 1) * 100:+.1f} % {best.algorithm.verdict}"
-
-
-def _unfinished(open_run: Session) -> list[Candidate]:
-    """The promising candidates of this boundary's last run: they need not be found again."""
-    rows = open_run.active.connection.execute(
-        "SELECT c.*, f.required_workspace, f.waves FROM fc2_candidate f"
-        " JOIN algo_config c ON c.id = f.config_id"
-        " WHERE f.status = 'valid' AND f.boundary_id = ? AND f.run_id = ("
-        "   SELECT max(run_id) FROM fc2_candidate WHERE boundary_id = ? AND run_id < ?)"
-        " ORDER BY f.screen_ratio DESC LIMIT 24",
-        (open_run.boundary_id, open_run.boundary_id, open_run.active.id),
-    ).fetchall()
-    return [
-        Candidate(
-            AlgorithmConfig(*tuple(row)[1:10]), row["required_workspace"], row["waves"], "resumed"
-        )
-        for row in rows
-    ]
 
 
 @dataclass(frozen=True, slots=True)

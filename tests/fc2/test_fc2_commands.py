@@ -191,8 +191,9 @@ def test_resume_starts_from_what_stood(fc2: Callable[..., Any], store: Store) ->
 
 
 def test_export_in_the_seeds_shape_comes_back(fc2: Callable[..., Any], tmp_path: Any) -> None:
-    fc2("sweep", *SHAPE, "--until", "heuristics")
+    fc2("sweep", *SHAPE, "--until", "heuristics", "--output", tmp_path / "swept.json")
     fc2("export", "--format", "seed", "--output", tmp_path / "seed.json")
+    assert (tmp_path / "swept.json").read_text() == (tmp_path / "seed.json").read_text()
     document = json.loads((tmp_path / "seed.json").read_text())
     assert document["fc2_boundary"]["logical_mnk"] == [10, 32, 96]
     assert document["candidates"][0]["fc2_only"]["parity"]["bf16_exact"] is True

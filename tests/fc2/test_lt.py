@@ -14,6 +14,7 @@ from kclab.fc2 import build, lt
 from kclab.fc2.backends import Refused
 from kclab.fc2.backends.cublaslt import CublasLt, LtGemm
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.lt_structs import STRUCTS
 from kclab.fc2.operands import Operands, exact_rows, synthetic
 from kclab.fc2.problem import BASELINE_WORKSPACE, Precision, Problem
 
@@ -68,8 +69,8 @@ def test_missing_library_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_struct_layouts_agree(cublaslt: CublasLt) -> None:
     library = ctypes.CDLL(str(cublaslt.built.path))
-    sizes = [library.kclab_lt_sizeof(i) for i in range(len(lt.STRUCTS) + 1)]
-    assert sizes == [*(ctypes.sizeof(struct) for struct in lt.STRUCTS), -1]
+    sizes = [library.kclab_lt_sizeof(i) for i in range(len(STRUCTS) + 1)]
+    assert sizes == [*(ctypes.sizeof(struct) for struct in STRUCTS), -1]
 
 
 def test_versions_and_device_are_read(cublaslt: CublasLt) -> None:

@@ -15,6 +15,7 @@ from kclab.fc2 import build, lt
 from kclab.fc2.backends import Candidate, Check, Launch, Refused
 from kclab.fc2.backends.space import Knobs, neighbour_rows, portions
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.lt_structs import AlgorithmStruct, Buffers, LaunchStruct
 from kclab.fc2.problem import NVFP4_CAPABILITY, Precision, Problem
 
 if TYPE_CHECKING:
@@ -162,11 +163,11 @@ class LtGemm:
         self._handle.bind(self._buffers)
         self._knobs: list[Knobs] | None = None
 
-    def _buffers_for(self, operands: Operands) -> lt.Buffers:
+    def _buffers_for(self, operands: Operands) -> Buffers:
         def address(tensor: Tensor | None) -> int:
             return 0 if tensor is None else tensor.data_ptr()
 
-        return lt.Buffers(
+        return Buffers(
             activation=address(operands.activation),
             weight=address(operands.weight),
             output=address(self.output),
@@ -228,20 +229,20 @@ class LtGemm:
         reason = self._handle.refusal(config)
         return Check(False, None, None, reason)
 
-    def prepare(self, config: AlgorithmConfig) -> lt.AlgorithmStruct:
+    def prepare(self, config: AlgorithmConfig) -> AlgorithmStruct:
         try:
             return self._handle.prepare(config)
         except lt.LtError as error:
             raise Refused(self._handle.refusal(config) or str(error)) from error
 
-    def fingerprint(self, prepared: lt.AlgorithmStruct) -> Launch:
+    def fingerprint(self, prepared: AlgorithmStruct) -> Launch:
         try:
             found = self._handle.fingerprint(self._buffers, prepared)
         except lt.LtError as error:
             raise Refused(str(error)) from error
         return _launch(found)
 
-    def run(self, prepared: lt.AlgorithmStruct, operands: Operands | None = None) -> None:
+    def run(self, prepared: AlgorithmStruct, operands: Operands | None = None) -> None:
         buffers = self._buffers if operands is None else self._buffers_for(operands)
         buffers.stream = self._backend.stream()
         status = self._library.try_run(self._handle.address, buffers, prepared)
@@ -256,7 +257,7 @@ class LtGemm:
         self._handle.close()
 
 
-def _launch(found: lt.LaunchStruct) -> Launch:
+def _launch(found: LaunchStruct) -> Launch:
     return Launch(
         kernel=found.names.decode(errors="replace"),
         grid=_triple(found.grid),

@@ -10,19 +10,19 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
-from kclab.fc2.problem import WORKSPACE_BUDGETS
-from kclab.fc2.search.finals import Finals, Result, winner
+from kclab.fc2.search.finals import Finals, winner
 from kclab.fc2.search.pool import Entry, Pool, in_parts
 from kclab.fc2.search.race import HEATS, Race
+from kclab.fc2.search.terms import STAGES, Event, Options, Outcome, Sink
 from kclab.fc2.timing import Rounds
 
-STAGES = ("heuristics", "neighbours", "space")
+__all__ = ["STAGES", "Event", "Options", "Outcome", "Search", "Sink", "search"]
+
 ADMITTED_AT_ONCE = 128
 SCREEN_ROUNDS, EXHAUSTIVE_ROUNDS = 2, 4
 SCREEN_SLACK = 1.04
@@ -32,68 +32,6 @@ CONTENDERS = 24
 """Entries of the space that may wait for the finals."""
 RESERVE = 0.15
 """Share of the time budget that is kept for judging finalists."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How far a search goes."""
-
-    budgets: Sequence[int] = WORKSPACE_BUDGETS
-    """Workspace bytes to ask the heuristic about."""
-    wanted: int = 32
-    """Algorithms to ask for per budget; the library may return fewer."""
-    seconds: float = 60.0
-    """Time budget; the first stage is always finished."""
-    until: str = "space"
-    """The last stage."""
-    exhaustive: bool = False
-    """Time every distinct launch, without a race."""
-    seed: int = 0
-    """Of the shuffled orders."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a search just did; for whoever watches."""
-
-    stage: str
-    seconds: float
-    configs: int
-    launches: int
-    text: str
-    leaders: Sequence[tuple[str, float, bool | None]] = ()
-    """(config, control / candidate, exact), fastest first."""
-
-
-class Sink(Protocol):
-    """Where a search's findings go, stage by stage."""
-
-    def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
-        """One answer of the heuristic."""
-        ...
-
-    def entries(self, entries: Sequence[Entry]) -> None:
-        """Configs that were tried; called again for those whose state changed."""
-        ...
-
-    def results(self, results: Sequence[Result]) -> None:
-        """Finalists that were judged."""
-        ...
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a search found."""
-
-    exact: Result | None = None
-    """The fastest config whose bytes equal the baseline's; B0 where none is faster."""
-    any: Result | None = None
-    """The fastest one that computes the product at all."""
-    results: list[Result] = field(default_factory=list)
-    stages: dict[str, str] = field(default_factory=dict)
-    """What each stage brought, in words."""
-    complete: bool = False
-    """Whether the whole space was seen."""
 
 
 class Search:

@@ -1,0 +1,93 @@
+"""A sweep: search a boundary's configs, judge the winners in both scopes, keep everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kclab.core.errors import NothingMatched
+from kclab.db.store import Store
+from kclab.fc2.backends import Candidate
+from kclab.fc2.bench import PRODUCER_GEMM
+from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.lab import Session, Subject, Watch, gpu_reader, no_watch, session
+from kclab.fc2.problem import Problem
+from kclab.fc2.search import Options, Outcome, Search
+from kclab.fc2.search.finals import Result
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep found; the rows hold the rest."""
+
+    run_uuid: str
+    problem: Problem
+    outcome: Outcome
+    scopes: Sequence[Result]
+    """The winners in the producer + GEMM scope."""
+    gpu: str
+
+
+def sweep(
+    store: Store,
+    subject: Subject,
+    options: Options,
+    *,
+    resume: bool = False,
+    watch: Watch = no_watch,
+    params: Mapping[str, Any] | None = None,
+) -> SweepReport:
+    """Search a boundary's configs and judge the winners in both scopes.
+
+    Raises NothingMatched where nothing could be measured.
+    """
+    with session(store, subject, "sweep", params or {}) as open_run:
+        known = _unfinished(open_run) if resume else []
+        look = gpu_reader(open_run.backend)
+        searching = Search(open_run.bench, options, open_run.sink, watch, known, look)
+        outcome = searching.run()
+        if outcome.exact is None and outcome.any is None:
+            raise NothingMatched("nothing was measured: every config was refused or failed.")
+        scopes = _producer_scope(open_run, searching, outcome)
+        open_run.active.finish_as("passed", _summary(open_run.boundary.problem, outcome))
+        gpu = str(open_run.backend.facts()["gpu"])
+        return SweepReport(open_run.active.uuid, open_run.boundary.problem, outcome, scopes, gpu)
+
+
+def _producer_scope(open_run: Session, searching: Search, outcome: Outcome) -> list[Result]:
+    if open_run.bench.gate_up is None:
+        return []
+    winners = dict.fromkeys(r.config for r in (outcome.exact, outcome.any) if r)
+    entries = [searching.pool.entries[config] for config in winners]
+    results = searching.finals.judge(entries, "final", scope=PRODUCER_GEMM, fewest=10)
+    open_run.sink.results(results)
+    return results
+
+
+def _summary(problem: Problem, outcome: Outcome) -> str:
+    best = outcome.exact
+    text = f"{problem.shape} {problem.numerics}: "
+    if best is None:
+        return text + "no exact config"
+    if best.is_control:
+        return text + f"rank 0 stays ({best.algorithm.verdict})"
+    return text + f"{best.config.text} {(best.gain - 1) * 100:+.1f} % {best.algorithm.verdict}"
+
+
+def _unfinished(open_run: Session) -> list[Candidate]:
+    """The promising candidates of this boundary's last run: they need not be found again."""
+    rows = open_run.active.connection.execute(
+        "SELECT c.*, f.required_workspace, f.waves FROM fc2_candidate f"
+        " JOIN algo_config c ON c.id = f.config_id"
+        " WHERE f.status = 'valid' AND f.boundary_id = ? AND f.run_id = ("
+        "   SELECT max(run_id) FROM fc2_candidate WHERE boundary_id = ? AND run_id < ?)"
+        " ORDER BY f.screen_ratio DESC LIMIT 24",
+        (open_run.boundary_id, open_run.boundary_id, open_run.active.id),
+    ).fetchall()
+    return [
+        Candidate(
+            AlgorithmConfig(*tuple(row)[1:10]), row["required_workspace"], row["waves"], "resumed"
+        )
+        for row in rows
+    ]
