@@ -79,11 +79,17 @@ class Arrivals:
         self._stem = str(self._batch.temporary()).removesuffix(SUFFIX)
         large: SimpleQueue[tuple[str, list[str]]] = SimpleQueue()
         buffer = bytearray(CHUNK)
-        try:
+        with self._disk():
             for path, keys in wanted.items():
                 if not self._take(path, keys, buffer, SMALL):
                     large.put((path, keys))
             self._take_large(large)
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        """A full or failing disk as one sentence."""
+        try:
+            yield
         except OSError as error:
             raise EnvironmentLacking(
                 f"{self.folder.root}: {error.strerror}; nothing was imported."
@@ -191,23 +197,25 @@ class Arrivals:
 
     def settle(self, digests: Iterable[str], nbytes: int) -> None:
         """Give `digests` their final names; many bytes (`nbytes`) are made durable at once."""
-        for sha256 in digests:
-            temporary = self._waiting[sha256]
-            self._batch.place(temporary, self._path(sha256))
-            self._temporaries.discard(temporary)
-        if nbytes > SYNC_BESIDE:
-            self._batch.sync()
+        with self._disk():
+            for sha256 in digests:
+                temporary = self._waiting[sha256]
+                self._batch.place(temporary, self._path(sha256))
+                self._temporaries.discard(temporary)
+            if nbytes > SYNC_BESIDE:
+                self._batch.sync()
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
-        """Everything settled is durable once the block ends, or it raises OSError.
+        """Everything settled is durable once the block ends, or it raises EnvironmentLacking.
 
         The block inserts rows and commits none: a disk works beside it, for a moment only.
         """
         with ThreadPoolExecutor(1, "kclab-sync") as pool:
             pending = pool.submit(self._batch.sync)
             yield
-            pending.result()
+            with self._disk():
+                pending.result()
 
     def _path(self, sha256: str) -> str:
         return f"{self._root}/{sha256[:2]}/{sha256[2:]}{SUFFIX}"

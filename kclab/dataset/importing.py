@@ -32,6 +32,8 @@ def import_path(
     params = {"path": str(path), **{k: v for k, v in asdict(options).items() if v}}
     report = progress or (lambda what, done, total: None)
     database = find_database(path)
+    if database is not None and path.is_dir() and _same_file(database, store.database):
+        database = None  # the working folder holds this store: look for a dataset beside it
     if database is None:
         root_kind(path)  # a path that is no dataset is refused before there is a run or a database
     with run(store, "import", params) as active, _no_cycle_search():
@@ -41,6 +43,10 @@ def import_path(
             summary = import_store(active, path, database, options, report)
         active.finish_as("failed" if summary.refused else "passed", _line(summary))
     return summary
+
+
+def _same_file(first: Path, second: Path) -> bool:
+    return second.exists() and first.samefile(second)
 
 
 @contextmanager

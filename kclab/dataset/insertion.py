@@ -216,34 +216,16 @@ def _verdicts(
     summary: ImportSummary,
 ) -> None:
     """Insert replays that came with a dataset, marked as imported, once a receipt."""
-    rows = connection.execute(
-        "SELECT c.uuid, c.id, w.id, w.uuid, w.definition_id FROM capture c"
-        " JOIN workload w ON w.id = c.workload_id"
-        " WHERE c.uuid IN (SELECT value FROM json_each(?))"
-        " AND NOT EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = c.id AND r.imported)",
-        (json.dumps([v.capture for v in verdicts]),),
-    )
-    places = {row[0]: tuple(row)[1:] for row in rows}
-    verdicts = [verdict for verdict in verdicts if verdict.capture in places]
+    places = _unjudged(connection, [verdict.capture for verdict in verdicts])
+    fresh = [verdict for verdict in verdicts if verdict.capture in places]
     first = _next_id(connection, "replay")
     connection.executemany(
-        "INSERT INTO replay(id, run_id, subject, definition, capture_id, workload_id,"
-        " definition_id, status, imported, device, seconds, started_us)"
+        "INSERT INTO replay(id, run_id, capture_id, workload_id, subject, definition_id,"
+        " definition, status, imported, device, seconds, started_us)"
         " VALUES (?,?,?,?,?,?,?,'passed',1,?,?,?)",
         [
-            (
-                first + i,
-                run_id,
-                places[v.capture][2],
-                v.definition,
-                places[v.capture][0],
-                places[v.capture][1],
-                places[v.capture][3],
-                v.device,
-                v.seconds,
-                v.at_us,
-            )
-            for i, v in enumerate(verdicts)
+            (first + i, run_id, *places[v.capture], v.definition, v.device, v.seconds, v.at_us)
+            for i, v in enumerate(fresh)
         ],
     )
     connection.executemany(
@@ -251,11 +233,23 @@ def _verdicts(
         " elements, mismatched, max_abs) VALUES (?,?,?,?,1,?,?,?,?,?,?)",
         [
             (first + i, ordinal, *_output_values(output))
-            for i, verdict in enumerate(verdicts)
+            for i, verdict in enumerate(fresh)
             for ordinal, output in enumerate(verdict.outputs)
         ],
     )
-    summary.replays += len(verdicts)
+    summary.replays += len(fresh)
+
+
+def _unjudged(connection: sqlite3.Connection, captures: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Receipts without an imported verdict: (capture id, workload id, its uuid, definition id)."""
+    rows = connection.execute(
+        "SELECT c.uuid, c.id, w.id, w.uuid, w.definition_id FROM capture c"
+        " JOIN workload w ON w.id = c.workload_id"
+        " WHERE c.uuid IN (SELECT value FROM json_each(?))"
+        " AND NOT EXISTS(SELECT 1 FROM replay r WHERE r.capture_id = c.id AND r.imported)",
+        (json.dumps(captures),),
+    )
+    return {uuid: tuple(place) for uuid, *place in rows}
 
 
 def _output_values(output: OutputVerdict) -> tuple[Any, ...]:

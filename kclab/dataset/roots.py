@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kclab.core.catalog import Catalog, load_catalog
 from kclab.core.errors import BadUsage, DatasetRefused
 from kclab.dataset.cases import Case, Orphan, Refusal, Root, RootKind
 from kclab.dataset.definition_files import load_definitions
@@ -28,8 +29,8 @@ def read_root(path: Path, definitions: Path | None = None) -> Root:
     """Everything that the dataset at `path` says, row by row.
 
     Definitions come from `definitions`, `path/definitions` and `path/../definitions`, in that
-    order. Raises BadUsage for a path that is no dataset folder, DatasetRefused for a pickle or an
-    archive; single rows that cannot be used become `refusals`.
+    order, then from those that kclab ships. Raises BadUsage for a path that is no dataset folder,
+    DatasetRefused for a pickle; single rows that cannot be used become `refusals`.
     """
     return _Reader(path, definitions).read()
 
@@ -65,6 +66,7 @@ class _Reader:
         self.root = Root(path, kind)
         self.root.definitions = load_definitions(path, definitions, self.root.warnings)
         self.files = TensorFiles(path)
+        self._shipped: Catalog | None = None
         self.torn: dict[str, int] = {}
         """Definition name to torn workload lines: each explains one receipt without a row."""
 
@@ -122,8 +124,10 @@ class _Reader:
         receipts: dict[str, list[tuple[dict[str, Any], str]]],
         verdicts: dict[str, dict[str, Any]],
     ) -> None:
-        _, uuid = identify(row)
+        name, uuid = identify(row)
         mine = receipts.pop(uuid or "", [])
+        if name is not None and name not in self.root.definitions:
+            self._borrow(name)
         try:
             case = read_case(row, where, self.root.definitions, self.files)
         except RowRefused as error:
@@ -134,6 +138,14 @@ class _Reader:
         for number, (receipt, receipt_where) in enumerate(mine):
             one = replace(case, outputs=None) if number else case
             self._add_receipt(one, receipt, receipt_where, verdicts)
+
+    def _borrow(self, name: str) -> None:
+        """Take a definition that the root lacks from those that kclab ships."""
+        if self._shipped is None:
+            self._shipped = load_catalog()
+        found = self._shipped.get(name)
+        if found is not None:
+            self.root.definitions[name] = found
 
     def _add_receipt(
         self,

@@ -188,6 +188,9 @@ class SourceFile:
             os.link(self.path, target, follow_symlinks=False)
         except OSError:
             return False
+        with contextlib.suppress(OSError):
+            # A link keeps the file's age, and a clean-up takes old files that have no row yet.
+            os.utime(target, follow_symlinks=False)
         return True
 
     def clone(self, target: str) -> bool:

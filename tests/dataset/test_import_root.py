@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
 
 import pytest
 
+from kclab.core.catalog import load_catalog
 from kclab.core.errors import BadUsage, BlobDamaged, NothingMatched
 from kclab.dataset import read_root
 from kclab.dataset.importing import import_path
@@ -154,6 +156,13 @@ def test_rows_without_a_partner_refuse_unless_told_otherwise(
     summary = import_path(store, source.root, options)
     assert (summary.workloads, summary.captures) == (2, 1)
     assert [refusal.where for refusal in summary.refused] == [f"{source.receipts}:2"]
+
+
+def test_a_row_of_random_inputs_needs_no_receipt(store: Store, source: RootBuilder) -> None:
+    source.double(1)
+    source.add("double", {"x": {"type": "random"}}, {}, {"N": 2}, receipt=False, step=1)
+    summary = import_path(store, source.report().root)
+    assert (summary.workloads, summary.captures, summary.refused) == (2, 1, [])
 
 
 def test_a_torn_last_line_is_a_warning(store: Store, source: RootBuilder) -> None:
@@ -336,15 +345,38 @@ def test_link_shares_the_sources_files(store: Store, source: RootBuilder) -> Non
     assert target.samefile(source.root / f"blob/workloads/double/{floats(1).digest()}.safetensors")
 
 
+def test_a_linked_file_is_young_so_that_no_clean_up_takes_it(
+    store: Store, source: RootBuilder
+) -> None:
+    source.double(1)
+    for blob in source.root.rglob("*.safetensors"):
+        os.utime(blob, (1, 1))
+    import_path(store, source.report().root, ImportOptions(link=True))
+    assert store.blobs.path(floats(1).digest()).stat().st_mtime > time.time() - 600
+
+
+def test_a_file_on_another_device_is_copied_instead_of_linked(
+    store: Store, source: RootBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_paths: object, **_options: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    source.double(1)
+    monkeypatch.setattr(os, "link", refuse)
+    import_path(store, source.report().root, ImportOptions(link=True))
+    store.blobs.verify(floats(1).digest())
+
+
+@pytest.mark.parametrize("link", [False, True])
 def test_large_files_are_copied_and_linked_alike(
-    store: Store, source: RootBuilder, tmp_path: Path
+    store: Store, source: RootBuilder, link: bool
 ) -> None:
     value = tensor("float32", (1 << 17,), os.urandom(1 << 19))
     source.double(1)
     ends = ({"x": (["N"], "float32")}, {"out": (["N"], "float32")})
     source.define(definition("same", {"N": VAR}, *ends, "def run(x):\n    return x\n"))
     source.add("same", {"x": value}, {"out": value}, {"N": 1 << 17})
-    import_path(store, source.report().root)
+    import_path(store, source.report().root, ImportOptions(link=link))
     assert store.blobs.read(value.digest()).data == value.raw
 
 
@@ -474,6 +506,46 @@ def test_a_path_that_is_no_dataset_makes_no_database(tmp_path: Path) -> None:
     with pytest.raises(BadUsage):
         import_path(fresh, tmp_path / "none")
     assert not fresh.database.exists()
+
+
+def test_a_large_damaged_file_is_refused_and_leaves_nothing(
+    store: Store, source: RootBuilder, rows: Rows
+) -> None:
+    value = tensor("float32", (1 << 17,), os.urandom(1 << 19))
+    other = value.file()[:-1] + b"\x99"
+    source.double(1)
+    bad = source.blob("double", value, other)
+    good = tensor("float32", (1 << 17,), bytes(1 << 19))
+    source.add("double", {"x": bad}, {"out": good}, {"N": 1 << 17}, step=1)
+    with pytest.raises(RootRefused, match="its name says"):
+        import_path(store, source.report().root)
+    assert content_rows(rows) == [0] * 7
+    assert not blob_files(store)
+
+
+def test_definitions_that_kclab_ships_need_not_be_beside_the_root(
+    store: Store, source: RootBuilder, rows: Rows
+) -> None:
+    name = next(name for name in load_catalog().names() if name.startswith("dense_gemm_bf16_nt_n"))
+    body = load_catalog().definitions[name].body
+    axes = body["axes"]
+    n, k = (axes[axis]["value"] for axis in ("N", "K"))
+    zeros = [
+        tensor("bfloat16", shape, bytes(2 * shape[0] * shape[1]))
+        for shape in ((1, k), (n, k), (1, n))
+    ]
+    source.add(name, {"A": zeros[0], "W": zeros[1]}, {"C": zeros[2]}, {"M": 1})
+    import_path(store, source.report().root)
+    assert rows("SELECT name, family FROM definition") == [(name, "dense_gemm")]
+
+
+def test_a_dataset_beside_the_store_itself_is_imported(
+    tmp_path: Path, source: RootBuilder, empty_database: Path
+) -> None:
+    source.double(1)
+    here = Store.at(source.report().root / "kclab.db")
+    shutil.copyfile(empty_database, here.database)
+    assert import_path(here, source.root).captures == 1
 
 
 def test_reading_in_place_and_importing_see_the_same_cases(
