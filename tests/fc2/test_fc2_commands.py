@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -260,3 +262,33 @@ def test_asking_loads_no_torch() -> None:
     code = "import sys, kclab.cli.fc2, kclab.db.queries.fc2; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_interrupted_sweep_keeps_its_candidates_and_goes_on(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    command = [sys.executable, "-m", "kclab", "--db", str(store.database), "fc2", "sweep", *SHAPE]
+    process = subprocess.Popen(
+        [*command, "--exhaustive"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job inherits an ignored SIGINT, and would then not be interrupted.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if rows(store, "SELECT count(*) FROM fc2_candidate WHERE origin = 'space'")[0][0] > 100:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said
+    assert rows(store, "SELECT status FROM run") == [("interrupted",)]
+    timed = rows(store, "SELECT count(*) FROM fc2_candidate WHERE screen_ratio IS NOT NULL")[0][0]
+    assert timed > 0 and rows(store, "SELECT count(*) FROM fc2_result")[0][0] > 0
+    fc2("sweep", "last", "--backend", "cublaslt", "--resume", "--until", "heuristics")
+    resumed = rows(
+        store, "SELECT count(*) FROM fc2_candidate WHERE origin = 'resumed' AND status = 'valid'"
+    )
+    assert resumed[0][0] > 0

@@ -184,6 +184,13 @@ def test_budget_ends_the_widening_but_never_the_answer(bench: MakeBench) -> None
     assert outcome.exact and not outcome.complete
 
 
+def test_exhaustive_times_every_distinct_launch(bench: MakeBench) -> None:
+    outcome, kept, _ = run(bench(), seconds=float("inf"), exhaustive=True)
+    assert outcome.complete
+    valid = [entry for entry in kept.tried.values() if entry.status == "valid"]
+    assert len(valid) > 500 and all(entry.samples >= 3 for entry in valid)
+
+
 def test_control_is_in_every_round(bench: MakeBench) -> None:
     _, kept, _ = run(bench(), until="heuristics")
     for result in kept.results_:

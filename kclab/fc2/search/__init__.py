@@ -52,7 +52,6 @@ class Search:
         self._watch = watch
         self._known = known
         self._started = time.monotonic()
-        self._deadline = self._started + options.seconds
         rounds = Rounds(bench.clock, random.Random(options.seed))
         self._rounds = rounds
         self.pool = Pool(bench)
@@ -76,7 +75,7 @@ class Search:
 
     @property
     def _search_ends(self) -> float:
-        return self._deadline - RESERVE * self.options.seconds
+        return self._started + (1 - RESERVE) * self.options.seconds
 
     def _heuristics(self) -> None:
         found: list[Candidate] = []
