@@ -47,6 +47,11 @@ def prepare(options: ServeOptions) -> Job:
     """Read the model's folder and decide; raises BadUsage before anything is started."""
     if options.engine not in ENGINES:
         raise BadUsage(f"--engine {options.engine}: there is {', '.join(ENGINES)}.")
+    if options.attach is not None and options.attach_folder is None:
+        raise BadUsage(
+            "--attach needs the folder that the server was started with: set KCLAB_ATTACH to one "
+            "for both, or give --attach-folder."
+        )
     model = read_model(options.model_path)
     cases = choose_cases(
         model.runtime,

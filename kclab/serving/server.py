@@ -59,12 +59,7 @@ def launched(
 @contextlib.contextmanager
 def attached(options: ServeOptions, plan: Path) -> Iterator[Server]:
     """Use a server that runs already, and let it go on when the context ends."""
-    assert options.attach is not None
-    if options.attach_folder is None:
-        raise BadUsage(
-            "--attach needs the folder that the server was started with: set KCLAB_ATTACH to one "
-            "for both, or give --attach-folder."
-        )
+    assert options.attach is not None and options.attach_folder is not None
     first = attached_process(options.attach)
 
     def require_alive(doing: str) -> None:

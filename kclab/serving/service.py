@@ -46,6 +46,8 @@ Progress = Callable[[str], None]
 """Takes one line for the person who waits."""
 
 LOG = "server.log"
+ARM_SECONDS = 30.0
+"""For the workers to acknowledge, after the server is healthy."""
 FAILED_DRAIN_SECONDS = 5.0
 """For the workers' queues when something went wrong."""
 
@@ -164,7 +166,7 @@ def _get_ready(server: Server, workers: Workers, progress: Progress) -> None:
     watch = _watch(server, workers, "before it was ready")
     server.client.wait_until_healthy(server.start_seconds, watch)
     progress(f"ready after {time.monotonic() - started:.1f} s")
-    armed = workers.require_armed(watch)
+    armed = workers.require_armed(watch, ARM_SECONDS)
     progress(f"{armed} processes armed")
 
 

@@ -13,8 +13,6 @@ from kclab.capture.control import ControlFolder, is_alive, process_key
 from kclab.capture.orders import Orders
 from kclab.core.errors import EngineFailed
 
-ARM_SECONDS = 30.0
-"""After the server is healthy."""
 DRAIN_SECONDS = 600.0
 TICK_SECONDS = 0.1
 TITLE = "scheduler"
@@ -33,7 +31,7 @@ class Workers:
         self._armed: dict[str, str] = {}
         """Process key -> how people know it, of those that must live until the end."""
 
-    def require_armed(self, watch: Watch, seconds: float = ARM_SECONDS) -> int:
+    def require_armed(self, watch: Watch, seconds: float) -> int:
         """Wait until every worker has acknowledged the plan; how many processes did.
 
         Raises EngineFailed naming each one that did not.

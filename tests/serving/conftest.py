@@ -104,11 +104,16 @@ Mode = Callable[[str], Stub]
 @pytest.fixture
 def stub(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mode:
     """`stub("slow:1")` puts a stub that behaves so on PATH."""
-    program = tmp_path / "bin" / "sglang"
+    return put_stub(tmp_path, store, monkeypatch)
+
+
+def put_stub(folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mode:
+    """The stub and a model for it in `folder`; what it returns sets how the stub behaves."""
+    program = folder / "bin" / "sglang"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\n{STUB.read_text()}")
     program.chmod(0o755)
-    model = tmp_path / "model"
+    model = folder / "model"
     model.mkdir()
     index = {
         "_class_name": "QwenImage21Pipeline",
@@ -117,10 +122,10 @@ def stub(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Mode:
     }
     (model / "model_index.json").write_text(json.dumps(index))
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("STUB_PIDS", str(tmp_path / "pids"))
+    monkeypatch.setenv("STUB_PIDS", str(folder / "pids"))
 
     def behave(words: str) -> Stub:
         monkeypatch.setenv("STUB", words)
-        return Stub(tmp_path, model, store)
+        return Stub(folder, model, store)
 
     return behave

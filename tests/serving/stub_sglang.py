@@ -134,6 +134,8 @@ def load_model() -> Callable[[int], None]:
     import torch
 
     class StubTransformer(torch.nn.Module):
+        __qualname__ = "StubTransformer"
+
         def __init__(self) -> None:
             super().__init__()
             self.proj = torch.nn.Linear(8, 4, bias=False)
