@@ -113,6 +113,8 @@ def make_h3_options(values: dict[str, Any]) -> H3Options:
     from kclab.h3.request import CANONICAL_REQUEST, TINY_REQUEST
     from kclab.h3.sizes import CANONICAL, TINY
 
+    if not is_h3(values):
+        raise BadUsage("name a model: --canonical, --tiny or --checkpoint FILE.")
     if values["canonical"] and values["tiny"]:
         raise BadUsage("--canonical and --tiny are two models; name one.")
     checkpoint = values["checkpoint"]

@@ -46,15 +46,18 @@ def _reference(gate_up: Tensor) -> Tensor:
 
 def _decoded(problem: Problem, operands: Operands, rows: Tensor) -> Tensor:
     """The activation's sampled rows in float32."""
+    activation = operands.activation
+    sampled = activation.view(torch.uint8)[rows].view(activation.dtype)
     if problem.precision is Precision.BF16:
-        return operands.activation[rows].float()
+        return sampled.float()
     assert operands.activation_scale is not None
     if problem.precision is Precision.FP8:
-        return operands.activation[rows].float() * operands.activation_scale
+        return sampled.float() * operands.activation_scale
     assert operands.activation_tensor_scale is not None
     columns = problem.k // nvfp4.BLOCK
-    plain = nvfp4.unswizzle(operands.activation_scale, problem.m_padded, columns)[rows]
-    values = nvfp4.dequantise(operands.activation[rows], nvfp4.swizzle(plain))
+    scales = nvfp4.unswizzle(operands.activation_scale, problem.m_padded, columns)
+    plain = scales.view(torch.uint8)[rows].view(scales.dtype)
+    values = nvfp4.dequantise(sampled, nvfp4.swizzle(plain))
     return values * operands.activation_tensor_scale
 
 

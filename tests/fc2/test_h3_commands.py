@@ -98,6 +98,7 @@ def test_an_inexact_candidate_fails_the_trajectory(fc2: Cli, tmp_path: Path) -> 
         (["capture", "--tiny", "--sampler-step", 13], "numbered from 1 to 12"),
         (["capture", "--tiny", "--width", 50], "multiples of 32"),
         (["capture", "--tiny", "--attention", "fast"], "diffusers knows"),
+        (["block-gate"], "name a model"),
         (["trajectory", "--tiny", "--max-seconds", "soon"], "not a time"),
         (["capture", "--checkpoint", "x", "--size", "hidden=64"], "its own sizes"),
     ],
