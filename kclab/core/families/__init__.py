@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kclab.core.families import dense_gemm, fc2, gated_delta_rule, prefix_cached_block_causal, sdpa
+from kclab.core.families import (
+    block_scaled_gemm,
+    dense_gemm,
+    fc2,
+    gated_delta_rule,
+    gated_delta_rule_served,
+    head_gate,
+    mla_absorbed,
+    moe_topk,
+    prefix_cached_block_causal,
+    ragged_attention,
+    sdpa,
+)
 from kclab.core.families.family import Family
 
 __all__ = ["FAMILIES", "Family", "family_of"]
@@ -19,6 +31,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             prefix_cached_block_causal.FAMILY,
             gated_delta_rule.PREFILL,
             gated_delta_rule.DECODE,
+            gated_delta_rule_served.EXTEND,
+            gated_delta_rule_served.UPDATE,
+            ragged_attention.FAMILY,
+            mla_absorbed.FAMILY,
+            moe_topk.SOFTMAX,
+            moe_topk.GROUPED_SIGMOID,
+            block_scaled_gemm.FAMILY,
+            head_gate.FAMILY,
             *fc2.FAMILIES,
         )
     }
