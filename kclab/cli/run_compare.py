@@ -48,7 +48,7 @@ def print_comparison(
     _check_environments(connection, a, b, any_environment)
     found = compare_runs(connection, int(a["id"]), int(b["id"]))
     shown = [one for one in found if everything or one.change is not Change.SAME]
-    print_rows([_row(one) for one in shown], COLUMNS, form, empty="nothing changed.")
+    print_rows([change_row(one) for one in shown], COLUMNS, form, empty="nothing changed.")
     counts = Counter(one.change for one in found)
     note(", ".join(f"{counts[change]:,} {change}" for change in Change))
     if not any(one.comparable for one in found):
@@ -63,12 +63,9 @@ def print_comparison(
 def _check_environments(
     connection: sqlite3.Connection, a: sqlite3.Row, b: sqlite3.Row, any_environment: bool
 ) -> None:
-    if a["environment_id"] == b["environment_id"]:
+    told = environment_changes(connection, a, b)
+    if not told:
         return
-    facts = [{"environment": run_facts(connection, run)["environment"]} for run in (a, b)]
-    told = ", ".join(
-        f"{row['name']} {_text(row['a'])} / {_text(row['b'])}" for row in run_differences(*facts)
-    )
     if not any_environment:
         raise NothingMatched(
             f"the runs' environments differ ({told}), so differences may be theirs; "
@@ -77,7 +74,19 @@ def _check_environments(
     note(f"across environments: {told}")
 
 
-def _row(one: Compared) -> dict[str, Any]:
+def environment_changes(connection: sqlite3.Connection, a: sqlite3.Row, b: sqlite3.Row) -> str:
+    """`torch 2.13.0 / 2.14.0`: how two runs' environments differ; empty where they are one."""
+    if a["environment_id"] == b["environment_id"]:
+        return ""
+    facts = [{"environment": run_facts(connection, run)["environment"]} for run in (a, b)]
+    return ", ".join(
+        f"{row['name']} {told_value(row['a'])} / {told_value(row['b'])}"
+        for row in run_differences(*facts)
+    )
+
+
+def change_row(one: Compared) -> dict[str, Any]:
+    """A change as a table's row."""
     fields = asdict(one)
     return {**fields, "place": show_module(fields) or None}
 
@@ -87,12 +96,13 @@ def print_differences(a: str, b: str, rows: Sequence[Mapping[str, Any]], form: F
     columns = (
         Column("area"),
         Column("name", wide=True),
-        Column("a", short_run(a), show=_text, wrap=True),
-        Column("b", short_run(b), show=_text, wrap=True),
+        Column("a", short_run(a), show=told_value, wrap=True),
+        Column("b", short_run(b), show=told_value, wrap=True),
         Column("differs", hidden=True),
     )
     print_rows(rows, columns, form, empty="the two runs do not differ.")
 
 
-def _text(value: Any) -> str:
+def told_value(value: Any) -> str:
+    """A fact as one reads it: text as it is, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -60,6 +60,16 @@ TIMING_COLUMNS = (
     Column("verdict"),
 )
 
+TABLES = (
+    ("coverage", "coverage", COVERAGE_COLUMNS),
+    ("processes", "workers", WORKER_COLUMNS),
+    ("replays", "replays", REPLAY_COLUMNS),
+    ("did not pass", "failures", FAILURE_COLUMNS),
+    ("timings", "measurements", TIMING_COLUMNS),
+    ("errors", "errors", ERROR_COLUMNS),
+)
+"""(title, key of `run_details`, columns) of the page's tables."""
+
 
 def print_run(details: Mapping[str, Any], form: Format) -> None:
     """Print everything that `run_details` found."""
@@ -71,24 +81,18 @@ def print_run(details: Mapping[str, Any], form: Format) -> None:
         }
         print_json(record) if form is Format.JSON else print_fields(record, form)
         return
-    print_fields(_head(details), form)
-    _print_part("parameters", flattened(details["params"]))
-    _print_part("environment", _environment(details["environment"]))
-    for title, key, columns in (
-        ("coverage", "coverage", COVERAGE_COLUMNS),
-        ("processes", "workers", WORKER_COLUMNS),
-        ("replays", "replays", REPLAY_COLUMNS),
-        ("did not pass", "failures", FAILURE_COLUMNS),
-        ("timings", "measurements", TIMING_COLUMNS),
-        ("errors", "errors", ERROR_COLUMNS),
-    ):
+    print_fields(head_fields(details), form)
+    _print_part("parameters", parameter_fields(details))
+    _print_part("environment", environment_fields(details))
+    for title, key, columns in TABLES:
         if details[key]:
             heading(title)
             print_rows(details[key], columns, form)
     print_lines("next", next_steps(details))
 
 
-def _head(details: Mapping[str, Any]) -> dict[str, Any]:
+def head_fields(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands on top of a run's page."""
     exit_code = "" if details["exit_code"] is None else f" (exit {details['exit_code']})"
     head = {
         "run": details["uuid"],
@@ -134,11 +138,22 @@ def _commit(details: Mapping[str, Any]) -> str | None:
     return f"{details['git_commit'][:12]}{changed}"
 
 
-def _environment(facts: Mapping[str, Any]) -> dict[str, Any]:
+def parameter_fields(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's parameters, nested ones dotted, lists as JSON."""
+    return _told(flattened(details["params"]))
+
+
+def environment_fields(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of the run's environment."""
+    facts = details["environment"]
     shown = {name: value for name, value in flattened(facts).items() if name != "sha256"}
     if isinstance(memory := shown.get("gpu_memory"), int):
         shown["gpu_memory"] = format_bytes(memory)
-    return {"id": short(facts["sha256"]), **shown}
+    return _told({"id": short(facts["sha256"]), **shown})
+
+
+def _told(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: json.dumps(v) if isinstance(v, list) else v for name, v in fields.items()}
 
 
 def _outcomes(outcomes: Mapping[str, int]) -> str:
@@ -148,8 +163,7 @@ def _outcomes(outcomes: Mapping[str, int]) -> str:
 def _print_part(title: str, fields: Mapping[str, Any]) -> None:
     if fields:
         heading(title)
-        told = {name: json.dumps(v) if isinstance(v, list) else v for name, v in fields.items()}
-        print_fields(told, Format.TABLE)
+        print_fields(fields, Format.TABLE)
 
 
 def next_steps(details: Mapping[str, Any]) -> list[str]:

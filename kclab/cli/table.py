@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,16 @@ def _shrink(widths: list[int], which: Sequence[int], least: int, excess: int) ->
 def _print_grid(
     out: Console, columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]
 ) -> None:
+    table = _grid(columns, cells, widths)
+    with out.capture() as captured:
+        out.print(table, soft_wrap=False, width=sum(widths) + GAP * len(widths))
+    for line in captured.get().splitlines():
+        out.file.write(f"{line.rstrip()}\n")
+
+
+def _grid(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int]
+) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -171,10 +183,25 @@ def _print_grid(
             for column, cell, width in zip(columns, row, widths, strict=True)
         ]
         table.add_row(*[Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in shown])
-    with out.capture() as captured:
-        out.print(table, soft_wrap=False, width=sum(widths) + GAP * len(widths))
-    for line in captured.get().splitlines():
-        out.file.write(f"{line.rstrip()}\n")
+    return table
+
+
+def laid_out(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], room: int
+) -> list[RenderableType]:
+    """What `print_table` prints in a terminal `room` characters wide, for other places."""
+    from rich.text import Text
+
+    columns = [column for column in columns if _in_table(column, rows)]
+    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
+    widths = _fitted(columns, cells, room)
+    if widths is not None:
+        return [_grid(columns, cells, widths)]
+    titles = [column.title for column in columns]
+    lines: list[RenderableType] = []
+    for row in cells:
+        lines += [*record_lines(dict(zip(titles, row, strict=True))), Text()]
+    return lines[:-1]
 
 
 def _cut(column: Column, text: str, width: int) -> str:
@@ -193,14 +220,22 @@ def _print_blocks(out: Console, columns: Sequence[Column], cells: Sequence[Seque
 
 def print_record(out: Console, fields: Mapping[str, Any]) -> None:
     """Print `name  value` lines, names aligned and further lines of a value indented."""
+    for line in record_lines(fields):
+        out.print(line)
+
+
+def record_lines(fields: Mapping[str, Any]) -> list[Text]:
+    """The lines of `print_record`."""
     from rich.text import Text
 
     width = max((len(name) for name in fields), default=0)
+    lines = []
     for name, value in fields.items():
         text = "-" if value is None else printable(str(value))
         indented = text.replace("\n", f"\n{' ' * (width + GAP)}")
         style = STATUS_STYLES.get(text.partition(" (")[0], "")
-        out.print(Text(f"{name:<{width}}  ", style="bold"), Text(indented, style=style), sep="")
+        lines.append(Text.assemble((f"{name:<{width}}  ", "bold"), (indented, style)))
+    return lines
 
 
 def printable(text: str) -> str:

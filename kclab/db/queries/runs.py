@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kclab.core.errors import BadUsage, NothingMatched
+from kclab.db.queries.selection import where
 from kclab.db.runs import effective_status
 
 SORTS = {
@@ -27,6 +28,9 @@ LISTED = """
     r.host, r.git_commit, r.git_dirty, e.gpu, e.torch, substr(e.sha256, 1, 12) AS environment
 """
 
+SEARCHED = ("r.uuid", "r.summary", "r.note", "r.host", "r.argv")
+"""Where a filter's text is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
@@ -40,6 +44,8 @@ class RunFilter:
     since_us: int | None = None
     until_us: int | None = None
     """Exclusive."""
+    text: str = ""
+    """Must occur in the uuid, summary, note, host or what was typed."""
     sort: str = "started"
     """A key of SORTS."""
     ascending: bool = False
@@ -49,20 +55,20 @@ class RunFilter:
 def list_runs(connection: sqlite3.Connection, wanted: RunFilter) -> list[dict[str, Any]]:
     """Runs in the asked order, newest first by default; `status` is the effective one."""
     stale = stale_runs(connection)
-    where, values = _conditions(wanted, stale)
+    conditions, values = run_conditions(wanted, stale)
     direction = "ASC" if wanted.ascending else "DESC"
     rows = connection.execute(
         f"SELECT r.id, {LISTED} FROM run r JOIN environment e ON e.id = r.environment_id"
-        f" {where} ORDER BY {SORTS[wanted.sort]} {direction}, r.id {direction} LIMIT ?",
+        f" {where(conditions)} ORDER BY {SORTS[wanted.sort]} {direction}, r.id {direction} LIMIT ?",
         (*values, -1 if wanted.limit is None else wanted.limit),
     )
-    return [_listed(row, stale) for row in rows]
+    return [listed_run(row, stale) for row in rows]
 
 
 def count_runs(connection: sqlite3.Connection, wanted: RunFilter) -> int:
     """How many runs the filter finds, its limit aside."""
-    where, values = _conditions(wanted, stale_runs(connection))
-    row = connection.execute(f"SELECT count(*) FROM run r {where}", values).fetchone()
+    conditions, values = run_conditions(wanted, stale_runs(connection))
+    row = connection.execute(f"SELECT count(*) FROM run r {where(conditions)}", values).fetchone()
     return int(row[0])
 
 
@@ -75,7 +81,8 @@ def stale_runs(connection: sqlite3.Connection) -> frozenset[int]:
     return frozenset(int(row["id"]) for row in rows if effective_status(row) == "stale")
 
 
-def _conditions(wanted: RunFilter, stale: frozenset[int]) -> tuple[str, list[Any]]:
+def run_conditions(wanted: RunFilter, stale: frozenset[int]) -> tuple[list[str], list[Any]]:
+    """SQL conditions on `r`, a run, with their values."""
     parts: list[str] = []
     values: list[Any] = []
     if wanted.commands:
@@ -96,10 +103,14 @@ def _conditions(wanted: RunFilter, stale: frozenset[int]) -> tuple[str, list[Any
     if wanted.until_us is not None:
         parts.append("r.started_us < ?")
         values.append(wanted.until_us)
-    return (f"WHERE {' AND '.join(parts)}" if parts else ""), values
+    if wanted.text:
+        parts.append(f"({' OR '.join(f'instr(lower({name}), ?)' for name in SEARCHED)})")
+        values += [wanted.text.lower()] * len(SEARCHED)
+    return parts, values
 
 
-def _listed(row: sqlite3.Row, stale: frozenset[int]) -> dict[str, Any]:
+def listed_run(row: sqlite3.Row | Mapping[str, Any], stale: frozenset[int]) -> dict[str, Any]:
+    """A row of LISTED and the run's id as listings show it: effective status, tags as a list."""
     fields = dict(row)
     if fields.pop("id") in stale:
         fields["status"] = "stale"

@@ -1,0 +1,103 @@
+"""Pages of long listings: a listing of any length is read a page at a time, from any place.
+
+Rows are ordered by (key, id), the largest first. A survey walks the order once inside SQLite and
+hands out each page's first (key, id); a page is then a range of that order, so the last of a
+hundred thousand rows costs what the first one does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+PAGE = 200
+"""Rows of a page: a few screens."""
+
+Anchor = tuple[int, int]
+"""(key, id) of a row; pages begin with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How long a listing is now, and where its pages begin."""
+
+    total: int
+    anchors: Sequence[Anchor]
+    """Of rows 0, PAGE, 2 PAGE, …"""
+    position: int | None
+    """How many rows come before the one that was asked for."""
+
+
+class Listing(Protocol):
+    """A filtered listing that can be surveyed and read by pages."""
+
+    def survey(self, connection: sqlite3.Connection, at: Anchor | None = None) -> Survey:
+        """The listing as a whole; `at` is a row whose position is wanted, too."""
+
+    def page(
+        self, connection: sqlite3.Connection, anchor: Anchor | None
+    ) -> list[Mapping[str, Any]]:
+        """At most PAGE rows from `anchor` on (None: the first ones).
+
+        Each row carries its own `anchor`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of a listing: a table with its conditions, and the columns that sort it."""
+
+    source: str
+    """What follows FROM, as far as the conditions need it."""
+    key: str
+    """An integer column, never NULL."""
+    id: str
+    conditions: Sequence[str]
+    values: Sequence[Any]
+
+    def survey(self, connection: sqlite3.Connection, at: Anchor | None = None) -> Survey:
+        """See Listing."""
+        total = connection.execute(
+            f"SELECT count(*) FROM {self.source}{self._where()}", self.values
+        ).fetchone()[0]
+        anchors = connection.execute(
+            f"SELECT k, i FROM (SELECT {self.key} AS k, {self.id} AS i, row_number() OVER"
+            f" (ORDER BY {self.key} DESC, {self.id} DESC) AS n"
+            f" FROM {self.source}{self._where()}) WHERE n % {PAGE} = 1",
+            self.values,
+        ).fetchall()
+        return Survey(int(total), [(a[0], a[1]) for a in anchors], self._position(connection, at))
+
+    def _position(self, connection: sqlite3.Connection, at: Anchor | None) -> int | None:
+        if at is None:
+            return None
+        where = self._where(f"({self.key}, {self.id}) > (?, ?)")
+        row = connection.execute(
+            f"SELECT count(*) FROM {self.source}{where}", (*self.values, *at)
+        ).fetchone()
+        return int(row[0])
+
+    def page(
+        self, connection: sqlite3.Connection, select: str, joins: str, anchor: Anchor | None
+    ) -> list[dict[str, Any]]:
+        """The rows of a page, `select` over the source and these joins; each with `anchor`."""
+        start = [] if anchor is None else [f"({self.key}, {self.id}) <= (?, ?)"]
+        rows = connection.execute(
+            f"SELECT {self.key} AS page_key, {self.id} AS page_id, {select}"
+            f" FROM {self.source} {joins}{self._where(*start)}"
+            f" ORDER BY {self.key} DESC, {self.id} DESC LIMIT {PAGE}",
+            (*self.values, *(anchor or ())),
+        )
+        return [_anchored(row) for row in rows]
+
+    def _where(self, *more: str) -> str:
+        parts = [*self.conditions, *more]
+        return f" WHERE {' AND '.join(parts)}" if parts else ""
+
+
+def _anchored(row: sqlite3.Row) -> dict[str, Any]:
+    fields = dict(row)
+    fields["anchor"] = (fields.pop("page_key"), fields.pop("page_id"))
+    return fields
