@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kclab.capture import forks
 from kclab.core.digest import text_sha256
 from kclab.core.environment import process_started_us
 from kclab.core.times import now_us
@@ -216,16 +217,17 @@ class ControlFolder:
 
 def add_shared(counter: Path, n: int, limit: int | None = None) -> int | None:
     """Add to a counter that processes share in a file; the new count, or None beyond `limit`."""
-    descriptor = os.open(counter, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        count = int.from_bytes(os.pread(descriptor, 8, 0), "little") + n
-        if n > 0 and limit is not None and count > limit:
-            return None
-        os.pwrite(descriptor, max(0, count).to_bytes(8, "little"), 0)
-        return count
-    finally:
-        os.close(descriptor)
+    with forks.FLOCK:
+        descriptor = os.open(counter, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            count = int.from_bytes(os.pread(descriptor, 8, 0), "little") + n
+            if n > 0 and limit is not None and count > limit:
+                return None
+            os.pwrite(descriptor, max(0, count).to_bytes(8, "little"), 0)
+            return count
+        finally:
+            os.close(descriptor)
 
 
 def _counted(counter: Path) -> int:

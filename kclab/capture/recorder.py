@@ -63,8 +63,6 @@ class Recorder:
 
     def after_fork(self) -> None:
         """Call in a fork's child: the parent's thread, queue and locks are not there."""
-        # The inherited SQLite connection must not be closed here: leaking it is the safe way.
-        self._inherited = self._worker
         self._known = self._known.copy()
         self._reset()
 

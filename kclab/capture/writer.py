@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from kclab.blob.batch import BlobBatch
 from kclab.blob.folder import BlobFolder
+from kclab.capture import forks
 from kclab.capture.backlog import Backlog
 from kclab.capture.call import Pending
 from kclab.capture.checksum import ContentKey, KnownTensors
@@ -87,6 +88,7 @@ class Writer(threading.Thread):
         self._given_up = 0
         self._keys: list[tuple[ContentKey, str]] = []
         self._stopping = threading.Event()
+        forks.disconnect_at_forks(self)
 
     def stop(self) -> None:
         """End once everything that waits is stored."""
@@ -110,8 +112,8 @@ class Writer(threading.Thread):
             )
         finally:
             self._backlog.close()
-            if self._connection is not None:
-                self._connection.close()
+            with forks.DATABASE:
+                self.disconnect()
 
     def _store(self, group: list[tuple[Item, int]]) -> None:
         batch = self._blobs.batch()
@@ -169,10 +171,11 @@ class Writer(threading.Thread):
 
     def _has_row(self, digest: str) -> bool:
         try:
-            found = self._database().execute(
-                "SELECT 1 FROM blob WHERE sha256 = ? AND present = 1", (digest,)
-            )
-            return found.fetchone() is not None
+            with forks.DATABASE:
+                found = self._database().execute(
+                    "SELECT 1 FROM blob WHERE sha256 = ? AND present = 1", (digest,)
+                )
+                return found.fetchone() is not None
         except (KclabError, sqlite3.Error):
             return False  # its file is then looked into
 
@@ -191,17 +194,19 @@ class Writer(threading.Thread):
         if not entries:
             return True
         try:
-            connection = self._database()
-            with writing(connection):
-                write_entries(connection, self._plan.run_id, entries)
-            connection.execute(f"PRAGMA busy_timeout={busy_timeout_ms()}")
+            with forks.DATABASE:
+                connection = self._database()
+                with writing(connection):
+                    write_entries(connection, self._plan.run_id, entries)
+                connection.execute(f"PRAGMA busy_timeout={busy_timeout_ms()}")
             return True
         except (KclabError, sqlite3.Error) as error:
             return self._spool(entries, error)
 
     def _spool(self, entries: Iterable[Entry], reason: Exception) -> bool:
-        if self._connection is not None:
-            self._connection.execute(f"PRAGMA busy_timeout={IMPATIENT_MS}")
+        with forks.DATABASE:
+            if self._connection is not None:
+                self._connection.execute(f"PRAGMA busy_timeout={IMPATIENT_MS}")
         try:
             self._control.spool(self._process, "".join(map(to_line, entries)))
         except OSError as error:
@@ -212,8 +217,14 @@ class Writer(threading.Thread):
 
     def _database(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = connect_write(self._plan.database)
+            self._connection = connect_write(self._plan.database, any_thread=True)
         return self._connection
+
+    def disconnect(self) -> None:
+        """Close the database until it is needed again; whoever forks calls this."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _new_counts(self) -> Iterator[CountEntry]:
         changes = self._coverage.changes

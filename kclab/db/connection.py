@@ -45,14 +45,15 @@ def busy_timeout_ms() -> int:
     return int(asked)
 
 
-def connect_write(path: Path) -> sqlite3.Connection:
+def connect_write(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
     """A read-write connection to an existing database of the current schema.
 
+    With `any_thread`, others than the calling thread may use it, one at a time.
     Raises DatabaseMissing, DatabaseOutdated, DatabaseNewer, DatabaseDamaged or DatabaseProblem.
     """
     require_current(path)
     with translated(path):
-        connection = open_database(path, "rw")
+        connection = open_database(path, "rw", any_thread=any_thread)
         for pragma in WRITE_PRAGMAS:
             connection.execute(pragma)
     return connection
@@ -73,13 +74,17 @@ def connect_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_database(path: Path, mode: str) -> sqlite3.Connection:
+def open_database(path: Path, mode: str, *, any_thread: bool = False) -> sqlite3.Connection:
     """A bare connection in autocommit with the busy timeout.
 
     `mode` is SQLite's: ro, rw, rwc (which creates), or `ro&immutable=1`.
     """
     connection = sqlite3.connect(
-        database_uri(path, mode), uri=True, isolation_level=None, timeout=busy_timeout_ms() / 1000
+        database_uri(path, mode),
+        uri=True,
+        isolation_level=None,
+        timeout=busy_timeout_ms() / 1000,
+        check_same_thread=not any_thread,
     )
     connection.row_factory = sqlite3.Row
     return connection
