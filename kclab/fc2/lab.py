@@ -15,6 +15,7 @@ from kclab.core.stats import MIN_PAIRS
 from kclab.db.connection import writing
 from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
+from kclab.fc2.adoption import adopt_captured
 from kclab.fc2.backends import Backend, Candidate, Refused, load_backend
 from kclab.fc2.bench import GEMM, PRODUCER_GEMM, Bench
 from kclab.fc2.boundary import (
@@ -118,6 +119,7 @@ def _boundary(
     if subject.problem is not None:
         made = synthetic_boundary(subject.problem, subject.seed, backend.device)
         return made, store_boundary(store, connection, made)
+    adopt_captured(connection)
     row = find_boundary(connection, subject.boundary or "last")
     return load_boundary(store, connection, row, backend.device), row.id
 

@@ -54,6 +54,19 @@ DEEPSEEK_V3: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 """DeepSeek-V3, R1 and V3.1; V3.2 shares all but the choice of keys."""
 
+LTX_25_PLAIN = ((16384, 4096), (4096, 16384))
+"""(n, k) of the video's feed-forward."""
+LTX_25_BIASED = (
+    (4096, 4096),  # the video's attention to itself and to its prompt
+    (2048, 2048),  # the audio's; keys and values of audio for the video
+    (2048, 4096),  # the video's queries to the audio, its keys and values for the audio
+    (4096, 2048),  # what the video hears, back to its size
+    (32, 4096),  # head gates
+    (32, 2048),
+    (8192, 2048),  # the audio's feed-forward
+    (2048, 8192),
+)
+"""(n, k) of a block's linears that have a bias."""
 LTX_25: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sdpa", {"h": 32, "d": 128}),  # video, and video to its prompt
     ("sdpa", {"h": 32, "d": 128, "mask": "float"}),
@@ -61,17 +74,15 @@ LTX_25: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sdpa", {"h": 32, "d": 64, "mask": "float"}),
     ("head_gate", {"h": 32, "d": 128}),
     ("head_gate", {"h": 32, "d": 64}),
-    *(
-        ("dense_gemm", {"n": n, "k": k, "dtype": "bf16"})
-        for n, k in ((16384, 4096), (4096, 16384), (8192, 2048), (2048, 8192))
-    ),  # both feed-forwards; LTX-2.5's have no bias
+    *(("dense_gemm", {"n": n, "k": k, "dtype": "bf16"}) for n, k in LTX_25_PLAIN),
+    *(("dense_gemm", {"n": n, "k": k, "dtype": "bf16", "bias": True}) for n, k in LTX_25_BIASED),
 )
 """LTX-2.5: video 32 heads of 128, audio 32 of 64, hidden sizes 4096 and 2048."""
 
 MINIMAX_H3: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("fc2_bf16", {"n": 5376, "k": 14336}),
     ("fc2_nvfp4", {"n": 5376, "k": 14336}),
-    ("sdpa", {"h": 56, "d": 128}),
+    ("ragged_attention", {"h": 56, "d": 128}),
 )
 """MiniMax-H3: 56 heads of 128, hidden size 5376, feed-forward size 14336."""
 
