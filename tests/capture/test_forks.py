@@ -49,11 +49,10 @@ def test_a_fork_never_inherits_a_held_flock(tmp_path: Path) -> None:
     counting = threading.Thread(target=count)
     counting.start()
     try:
-        ends = [_forked(lambda: control.reserve(1, 1 << 40)) for _ in range(40)]
+        assert all(_forked(lambda: control.reserve(1, 1 << 40)) == 0 for _ in range(40))
     finally:
         over.set()
         counting.join()
-    assert ends == [0] * 40
 
 
 def test_a_fork_waits_for_the_writers_transaction_and_takes_no_connection(
