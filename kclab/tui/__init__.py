@@ -1,0 +1,8 @@
+"""The terminal app: three screens over the same questions that the command line asks.
+
+It only reads, on threads of its own, and pages in SQL. Needs the `tui` extra.
+"""
+
+from kclab.tui.app import KclabApp
+
+__all__ = ["KclabApp"]

@@ -1,0 +1,165 @@
+"""The app: three screens, two readers, and one look a second whether anything changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.command import Provider
+from textual.screen import Screen
+
+from kclab.core.errors import KclabError
+from kclab.db.store import Store
+from kclab.tui.fc2 import Fc2Screen
+from kclab.tui.help import HelpScreen
+from kclab.tui.palette import LabCommands, RunCommands
+from kclab.tui.reader import Reader, data_version
+from kclab.tui.replay import ReplayScreen
+from kclab.tui.runs import RunsScreen
+from kclab.tui.screen import LabScreen
+from kclab.tui.table import RowTable
+
+POLL_S = 1.0
+"""Between two looks at `PRAGMA data_version`."""
+
+LOOK_AGAIN_S = 10.0
+"""After so long without a change it reads all the same: a run that died writes nothing."""
+
+
+class KclabApp(App[None]):
+    """What `kclab ui` shows of one store. It never writes."""
+
+    TITLE = "kclab"
+    CSS = """
+    Footer { background: $panel; }
+    ToastRack { margin-bottom: 2; }
+    """
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[object]]]] = {
+        "runs": RunsScreen,
+        "replay": ReplayScreen,
+        "fc2": Fc2Screen,
+    }
+    DEFAULT_MODE = "runs"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = App.COMMANDS | {
+        LabCommands,
+        RunCommands,
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "go('runs')", "Runs", show=False),
+        Binding("2", "go('replay')", "Replay", show=False),
+        Binding("3", "go('fc2')", "FC2", show=False),
+        Binding("ctrl+p", "command_palette", "Palette", key_display="^p", priority=True),
+        Binding("q", "quit", "Quit"),
+    ]
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        # Every frame of an animation is traffic on a remote line.
+        self.animation_level = "none"
+        self.store = store
+        self.pages = Reader(store)
+        """For what is in view: its questions take milliseconds."""
+        self.details = Reader(store)
+        """For the rest, which may take a while."""
+        self._version: int | None = None
+        self._quiet_s = 0.0
+
+    def on_mount(self) -> None:
+        """Begin to look for changes."""
+        self.set_interval(POLL_S, self._poll)
+
+    async def on_unmount(self) -> None:
+        """Close the connections."""
+        await self.pages.close()
+        await self.details.close()
+
+    async def _poll(self) -> None:
+        try:
+            version = await self.pages.ask(data_version)
+        except KclabError as error:
+            if isinstance(self.screen, LabScreen):
+                self.screen.failed(error)
+            return
+        changed = self._version not in (None, version)
+        self._version = version
+        self._quiet_s = 0.0 if changed else self._quiet_s + POLL_S
+        if changed or self._quiet_s >= LOOK_AGAIN_S:
+            self._quiet_s = 0.0
+            if isinstance(self.screen, LabScreen):
+                self.screen.refresh_data()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a question waits for its answer."""
+        return bool(self.pages.waiting or self.details.waiting)
+
+    def action_go(self, mode: str) -> None:
+        """Switch to a screen; on it already, back to where it began."""
+        if self.current_mode == mode:
+            self.screen.focus_next(RowTable)
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+        else:
+            self.switch_mode(mode)
+
+    async def action_back(self) -> None:
+        """Close the screen on top."""
+        if len(self.screen_stack) > 1:
+            await self.pop_screen()
+
+    def action_help(self) -> None:
+        """Say what the screen shows and which keys work."""
+        screen = self.screen
+        if not isinstance(screen, LabScreen):
+            return
+        own = [
+            (binding.key_display or self.get_key_display(binding), _meaning(screen, binding))
+            for source in type(screen).__mro__
+            for binding in map(_binding, source.__dict__.get("BINDINGS", ()))
+            if issubclass(source, LabScreen) and source is not LabScreen and binding is not None
+        ]
+        name = (type(screen).__doc__ or "").strip().split("\n")[0].rstrip(".")
+        lists = bool(screen.query(RowTable))
+        self.push_screen(HelpScreen(name, screen.ABOUT, own, lists=lists))
+
+    async def show_runs(self, **words: str) -> None:
+        """Go to the runs and filter them by these words."""
+        await self._to_runs()
+        screen = self.screen
+        if isinstance(screen, RunsScreen):
+            screen.filter_by(**words)
+
+    async def open_run(self, uuid: str) -> None:
+        """Go to the runs and open one."""
+        await self._to_runs()
+        screen = self.screen
+        if isinstance(screen, RunsScreen):
+            screen.open_run(uuid)
+
+    async def _to_runs(self) -> None:
+        if self.current_mode != "runs":
+            await self.switch_mode("runs")
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Textual's own, without its keys panel: help here says more."""
+        hidden = ("Keys", "Maximize", "Minimize")
+        yield from (c for c in super().get_system_commands(screen) if c.title not in hidden)
+
+
+def _binding(binding: BindingType) -> Binding | None:
+    return binding if isinstance(binding, Binding) else None
+
+
+def _meaning(screen: LabScreen, binding: Binding) -> str:
+    """The first line of what the action's method says of itself."""
+    name = binding.action.partition("(")[0].rpartition(".")[2]
+    for owner in (screen, screen.app):
+        method = getattr(owner, f"action_{name}", None)
+        if method is not None and method.__doc__:
+            text = str(method.__doc__).strip().split("\n")[0].rstrip(".")
+            return text[0].lower() + text[1:]
+    return binding.description
