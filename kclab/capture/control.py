@@ -66,8 +66,11 @@ class ProgressFile:
     """The counters of this process, written so that a kill at any moment leaves them right."""
 
     def __init__(self, path: Path):
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.pwrite(self._descriptor, _PROGRESS.pack(0, 0), 0)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        found = os.pread(self._descriptor, _PROGRESS.size, 0)
+        self.begun_at = Progress(*_PROGRESS.unpack(found.ljust(_PROGRESS.size, b"\0")))
+        """Zeros, unless this process has run another program before (`exec`)."""
+        os.pwrite(self._descriptor, found.ljust(_PROGRESS.size, b"\0"), 0)
 
     def handed(self, count: int) -> None:
         """Captures handed to the writer so far."""

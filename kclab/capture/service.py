@@ -208,8 +208,9 @@ def conclude(
     coverage = run_coverage(active.connection, active.id)
     captures, stall = _captures(active)
     problems = _problems(active, control, code, ends)
-    problems += _coverage_problems(coverage, plan, installed=bool(ends))
-    tried = captures or code or control.failures() or any(c.selected for c in coverage)
+    lost = any(end.lost for end in ends)
+    problems += _coverage_problems(coverage, plan, installed=bool(ends), lost=lost)
+    tried = captures or lost or code or control.failures() or any(c.selected for c in coverage)
     failed = bool(problems) and tried
     return CaptureSummary(
         run_uuid=active.uuid,
@@ -250,7 +251,7 @@ def _problems(
 
 
 def _coverage_problems(
-    coverage: Sequence[DefinitionCoverage], plan: CapturePlan, *, installed: bool
+    coverage: Sequence[DefinitionCoverage], plan: CapturePlan, *, installed: bool, lost: bool
 ) -> list[str]:
     if not installed:
         return [
@@ -267,7 +268,7 @@ def _coverage_problems(
     if not any(c.captured for c in coverage):
         if plan.definitions:
             silent = [f"0 of {len(plan.definitions)} requested definitions captured.", *silent]
-        if not any(c.seen or c.skipped for c in coverage):
+        if not lost and not any(c.seen or c.skipped for c in coverage):
             silent.append("no call that an adapter knows was seen.")
     return unwritten + silent
 

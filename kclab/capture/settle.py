@@ -33,15 +33,15 @@ class WorkerEnd:
 
     def problem(self) -> str | None:
         """What is wrong with it, in a sentence; None for a clean end."""
+        lost = f"{self.lost} capture{'s' if self.lost != 1 else ''}"
         if self.state == "drained":
-            lost = f"process {self.process} could not store {self.lost} captures."
-            return lost if self.lost else None
+            return f"process {self.process} could not store {lost}." if self.lost else None
         if self.state == "installing":
             return f"process {self.process} never acknowledged the plan."
         if self.running:
             return f"process {self.process} still runs and never drained its queue."
         if self.lost:
-            return f"process {self.process} died with {self.lost} captures not yet stored."
+            return f"process {self.process} died with {lost} not yet stored."
         return None
 
 

@@ -51,6 +51,7 @@ class Worker:
         process = process_key()
         self._entry = WorkerEntry(process, now_us(), process_rank(), engine)
         self._progress = self._control.open_progress(process)
+        self._handed = self._progress.begun_at.handed
         self._say(self._entry, "armed")
         writer = Writer(
             self._plan,

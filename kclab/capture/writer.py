@@ -85,7 +85,7 @@ class Writer(threading.Thread):
         self._durable: set[str] = set()
         self._connection: sqlite3.Connection | None = None
         self._counted = -1
-        self._given_up = 0
+        self._given_up = progress.begun_at.given_up
         self._keys: list[tuple[ContentKey, str]] = []
         self._stopping = threading.Event()
         forks.disconnect_at_forks(self)
