@@ -10,8 +10,11 @@ JOBS   ?= 2
 # where they have one, else from PyTorch's own. TORCH='torch==2.13.0' takes the plain one.
 TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch==2.13.0,torch==2.13.0+cpu)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# SGLang pins other versions than kclab's own environment has, so it gets one of its own.
+ENGINES := .venv-sglang
+ENGINES_PIP := $(ENGINES)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow check bench format clean
+.PHONY: demo test test-slow test-engines check bench format clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"kclab needs Python 3.11 or newer; this is {v[0]}.{v[1]}. Say PYTHON=python3.11, or what yours is called.")'
@@ -30,6 +33,18 @@ test: $(READY)  ## every test but the slow ones and the engines'
 
 test-slow: $(READY)  ## faults and load: minutes
 	$(BIN)/python -m pytest -m slow
+
+$(ENGINES)/.ready: pyproject.toml tests/engines/requirements.txt
+	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	$(ENGINES_PIP) install torch==2.13.0+cpu 2>/dev/null \
+	  || $(ENGINES_PIP) --retries 1 --timeout 15 install --extra-index-url $(TORCH_INDEX) torch==2.13.0+cpu \
+	  || $(ENGINES_PIP) install torch==2.13.0
+	$(ENGINES_PIP) install --no-deps -r tests/engines/requirements.txt
+	$(ENGINES_PIP) install --no-deps -e .
+	touch $@
+
+test-engines: $(ENGINES)/.ready  ## the real SGLang, on a CPU: minutes
+	$(ENGINES)/bin/python -m pytest -m engines tests/engines
 
 check: $(READY)  ## style, types, layers, migrations, docs
 	$(BIN)/ruff format --check .
@@ -50,4 +65,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .check demo-out
+	rm -rf $(VENV) $(ENGINES) .check demo-out

@@ -28,6 +28,7 @@ GRACE_SECONDS = 30.0
 START_SECONDS = 30.0
 """For the supervisor's own start."""
 LAST_LINES = 12
+LINE_LENGTH = 400
 LAST_BYTES = 16 << 10
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -173,5 +174,5 @@ def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
             text = file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    lines = [_COLOUR.sub("", line).rstrip() for line in text.splitlines()]
+    lines = [_COLOUR.sub("", line).rstrip()[:LINE_LENGTH] for line in text.splitlines()]
     return [line for line in lines if line][-count:]

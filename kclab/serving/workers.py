@@ -100,9 +100,9 @@ def _has_torch(pid: int) -> bool:
 
 
 def _title(process: psutil.Process) -> str:
+    """A worker's own title, or the beginning of its command line."""
     with contextlib.suppress(psutil.Error):
-        words = process.cmdline()
-        return words[0].split(" ")[0] if len(words) == 1 else " ".join(words)[:80]
+        return " ".join(process.cmdline()).strip()[:80] or process.name()
     return "?"
 
 
@@ -115,8 +115,10 @@ def _unarmed_words(missing: Sequence[psutil.Process]) -> str:
 
 
 def _why(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        chosen = process.environ().get("SGLANG_PLUGINS")
-        if chosen and "kclab" not in chosen.split(","):
-            return f", SGLANG_PLUGINS={chosen}"
+    # A worker that gives itself a title overwrites what shows of its environment.
+    for holder in (process, *process.parents()[:2]):
+        with contextlib.suppress(psutil.Error):
+            chosen = holder.environ().get("SGLANG_PLUGINS")
+            if chosen:
+                return f", SGLANG_PLUGINS={chosen}"
     return ""
