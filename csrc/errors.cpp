@@ -1,4 +1,7 @@
 // Error texts and cuBLASLt's log, both kept by thread.
+#include <cstdio>
+#include <cstdlib>
+
 #include "internal.h"
 
 namespace {
@@ -17,6 +20,13 @@ void on_log(int level, const char* function, const char* message) {
   if (!into.empty()) into += "; ";
   if (function != nullptr && *function != '\0') into += std::string(function) + ": ";
   into += message == nullptr ? "" : message;
+}
+
+// cuBLASLt also prints what it logs, to stdout unless told otherwise: that would be inside our
+// caller's output. A user who names CUBLASLT_LOG_FILE keeps it.
+void keep_log_off_stdout() {
+  static FILE* const nowhere = std::getenv("CUBLASLT_LOG_FILE") ? nullptr : std::fopen("/dev/null", "w");
+  if (nowhere != nullptr) cublasLtLoggerSetFile(nowhere);
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ Log::Log() {
   log_text.clear();
   log_trace.clear();
   listening++;
+  keep_log_off_stdout();
   cublasLtLoggerSetCallback(on_log);
   cublasLtLoggerSetLevel(kTraceLevel);
 }

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -13,10 +14,15 @@ namespace {
 constexpr size_t kVersion = 130100;
 cublasLtLoggerCallback_t logger = nullptr;
 int log_level = 0;
+FILE* log_file = stdout;  // the real one's default as well
 
 cublasStatus_t refuse(const char* function, const char* why,
                       cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED) {
-  if (logger != nullptr && log_level > 0) logger(1, function, why);
+  if (log_level > 0) {
+    if (logger != nullptr) logger(1, function, why);
+    std::fprintf(log_file, "[cublasLt][Error][%s] %s\n", function, why);
+    std::fflush(log_file);
+  }
   return status;
 }
 
@@ -125,6 +131,7 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 cublasStatus_t cublasLtLoggerSetCallback(cublasLtLoggerCallback_t callback) {
   return logger = callback, CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtLoggerSetFile(FILE* file) { return log_file = file, CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasLtLoggerSetLevel(int level) { return log_level = level, CUBLAS_STATUS_SUCCESS; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {

@@ -150,6 +150,14 @@ def test_refusal_carries_the_librarys_own_words(
         gemm.prepare(config)
 
 
+def test_refusal_leaves_stdout_to_the_caller(
+    cublaslt: CublasLt, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = AlgorithmConfig(**{**PLAIN.to_json(), "cluster_shape": 9})
+    assert opened(cublaslt).check(config).reason is not None
+    assert capfd.readouterr().out == ""
+
+
 def test_accepted_config_may_still_refuse_to_run(cublaslt: CublasLt) -> None:
     gemm = opened(cublaslt)
     config = AlgorithmConfig(66, 25, 35, 1, 0, 0, 1, 0, 2)
