@@ -1,4 +1,4 @@
-"""Import inside one process, into an empty store: verified kclab against the unverified plain way."""
+"""Import in one process, into an empty store: verified, against the unverified plain way."""
 
 from __future__ import annotations
 
