@@ -17,17 +17,14 @@ from kclab.serving.options import ENGINES, ServeOptions
 STEPS_OF_ONE = (0, 4, 7)
 STEPS_OF_SEVERAL = (0, 7)
 ALL_STEPS_MAX_PER_AXES = 4
-ADAPTERS: dict[str, tuple[str, ...]] = {
+ADAPTERS = {
     "QwenImage21Pipeline": ("qwen-image",),
     "LTX2Pipeline": ("ltx",),
     "LTX2TwoStagePipeline": ("ltx",),
-    "MiniMaxH3Pipeline": ("minimax-h3", "torch"),
-    "Qwen3NextForCausalLM": ("qwen-next", "torch"),
-    "DeepseekV2ForCausalLM": ("deepseek", "torch"),
-    "DeepseekV3ForCausalLM": ("deepseek", "torch"),
-    "DeepseekV32ForCausalLM": ("deepseek", "torch"),
-    "DeepseekV4ForCausalLM": ("deepseek", "torch"),
-    "DeepseekV41ForCausalLM": ("deepseek", "torch"),
+    "LTX2TwoStageHQPipeline": ("ltx",),
+    "MiniMaxH3Pipeline": ("minimax-h3",),
+    "Qwen3NextForCausalLM": ("qwen-next",),
+    **{f"DeepseekV{version}ForCausalLM": ("deepseek",) for version in ("2", "3", "32", "4", "41")},
 }
 """Architecture -> the adapters that know it; `torch` knows what any model runs."""
 
