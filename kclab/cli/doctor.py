@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from kclab.cli.output import Column, Format, FormatOption, note, print_rows
+from kclab.cli.serve_options import Engine, EngineChecked
 from kclab.cli.show import counted
 from kclab.cli.store import current_store
 from kclab.core.errors import EnvironmentLacking, ExitCode, KclabError
@@ -28,7 +29,9 @@ COLUMNS = (
 
 
 @app.command()
-def doctor(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
+def doctor(
+    context: typer.Context, engine: EngineChecked = None, form: FormatOption = Format.TABLE
+) -> None:
     """Say what this machine has and what works on it.
 
     Exit code 0 unless something that is installed or stored does not work: then 4, or 5 where it
@@ -42,6 +45,7 @@ def doctor(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
         *package_findings(),
         *store_findings(current_store(context)),
         _trust(),
+        *_engine(engine),
     ]
     rows = [asdict(finding) for finding in findings]
     if form is Format.TABLE:
@@ -50,6 +54,13 @@ def doctor(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
         ]
     print_rows(rows, COLUMNS, form)
     _conclude(findings)
+
+
+def _engine(engine: Engine | None) -> Iterable[Finding]:
+    """Whether the installed release has what capture wraps in it."""
+    from kclab.serving.targets import engine_findings
+
+    return [] if engine is None else engine_findings()
 
 
 def _conclude(findings: list[Finding]) -> None:

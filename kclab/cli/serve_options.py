@@ -29,6 +29,10 @@ def _outputs(text: str | int) -> int:
 
 ModelPath = Annotated[Path, typer.Option("--model-path", metavar="DIR", help="The model's folder.")]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="Which engine to start.")]
+EngineChecked = Annotated[
+    Engine | None,
+    typer.Option("--engine", help="Also whether this engine has what capture wraps in it."),
+]
 CaseNames = Annotated[
     list[str] | None,
     typer.Option(

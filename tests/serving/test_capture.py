@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from kclab.serving.files import file_path
 from tests.conftest import Cli
 from tests.serving.conftest import Mode, Stub, gone, put_stub
 
-DEFINE = CaptureOptions(adapters=(), define_missing=True)
+DEFINE = CaptureOptions(adapters=("torch",), define_missing=True)
 
 
 def receipts(stubbed: Stub) -> list[dict[str, Any]]:
@@ -130,9 +131,7 @@ def test_worker_that_cannot_load_kclab_is_named_before_the_first_request(
 
 
 def test_selected_definition_that_never_came_fails_the_run(stub: Mode) -> None:
-    capture = CaptureOptions(
-        adapters=(), define_missing=True, definitions=("dense_gemm_bf16_nt_n5_k5",)
-    )
+    capture = replace(DEFINE, definitions=("dense_gemm_bf16_nt_n5_k5",))
     summary = stub("torch").serve(capture=capture)
     assert summary.capture.status in ("failed", "empty")
     assert any("n5_k5" in problem for problem in summary.capture.problems)
@@ -160,7 +159,7 @@ def start(stubbed: Stub, *more: str) -> subprocess.Popen[bytes]:
     """`kclab capture serve` as a process of its own."""
     argv = [sys.executable, "-m", "kclab", "--db", str(stubbed.store.database)]
     argv += ["capture", "serve", "--model-path", str(stubbed.model), "--case", "square"]
-    argv += ["--port", str(stubbed.port), "--define-missing", *more]
+    argv += ["--port", str(stubbed.port), "--define-missing", "--adapter", "torch", *more]
     return subprocess.Popen(argv, stderr=subprocess.DEVNULL)
 
 
