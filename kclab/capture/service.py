@@ -86,10 +86,15 @@ def check_options(options: CaptureOptions) -> None:
         if name not in known:
             raise BadUsage(f"no adapter {name!r}; there are {', '.join(sorted(known))}.")
     catalog = load_catalog(options.definition_folders)
-    makeable = FAMILIES if options.define_missing else {}
     for glob in options.definitions:
-        if not any(_may_make(glob, family) for family in makeable):
+        makeable = any(_may_make(glob, family) for family in FAMILIES)
+        if makeable and options.define_missing:
+            continue
+        try:
             catalog.select([glob])
+        except BadUsage as error:
+            hint = " Or let --define-missing make what it names." if makeable else ""
+            raise BadUsage(f"{error}{hint}") from None
 
 
 def _may_make(glob: str, family: str) -> bool:

@@ -80,8 +80,10 @@ class Tap:
         self.roots = Roots(roots, self._run_step) if roots else None
         self._handlers: dict[str, Handler] = {}
         self._undo: list[Callable[[], None]] = []
-        self._stepped = False
-        """Whether a root was ever called here."""
+        self._steps = 0
+        """Calls of a root here."""
+        self._selected = False
+        """Whether one of them was selected, or could not be told."""
         self._program: Step | None = None
         self._program_mode: StepMode | None = None
 
@@ -103,8 +105,11 @@ class Tap:
         if self._program is not None:
             self._end_program()
         if self.roots is not None:
-            if not self._stepped and multiprocessing.parent_process() is None:
-                self.count(self.roots.names[0].rpartition(".")[2], "never called in this process")
+            root = self.roots.names[0].rpartition(".")[2]
+            if not self._steps and multiprocessing.parent_process() is None:
+                self.count(root, "never called in this process")
+            elif not self._selected and self._steps:
+                self.recorder.count(root, "no step selected", self._steps)
             self.roots.remove()
         context.set_watcher(None)
         while self._undo:
@@ -279,13 +284,14 @@ class Tap:
     ) -> Any:
         if context.current_step() is not None:
             return call(*args, **kwargs)  # `forward` below `__call__`, or a root inside a root
-        self._stepped = True
+        self._steps += 1
         request = context.current_request()
         if request is None:
             self.count(type(root).__name__, "no request")
             step = Step(context.Request(""), 0, selected=False)
         else:
             step = context.new_step(request, getattr(root, "_orig_mod", root))
+        self._selected |= step.selected or request is None
         with context.running(step):
             return call(*args, **kwargs)
 

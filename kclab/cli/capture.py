@@ -148,6 +148,7 @@ def report(summary: CaptureSummary) -> None:
     for problem in summary.problems:
         note(problem)
     if without := sum("no definition" in row.skipped for row in summary.coverage):
-        note(f"{without} kinds of call have no definition; --define-missing makes them")
+        kinds = "1 kind of call has" if without == 1 else f"{without} kinds of call have"
+        note(f"{kinds} no definition; --define-missing makes them")
     if summary.captures:
         note(f"the program waited {format_duration(summary.stall_us / 1e6)} for capture in all")

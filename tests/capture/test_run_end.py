@@ -158,3 +158,11 @@ def test_a_definition_that_define_missing_could_make_is_accepted(glob: str) -> N
 def test_a_definition_that_nothing_could_make_is_refused(glob: str) -> None:
     with pytest.raises(BadUsage, match="no definition matches"):
         check_options(CaptureOptions(definitions=(glob,), define_missing=True))
+
+
+def test_a_definition_that_only_needs_define_missing_is_refused_with_that_word() -> None:
+    with pytest.raises(BadUsage, match=r"no definition matches .* --define-missing"):
+        check_options(CaptureOptions(definitions=("dense_gemm_fp32_nt_n3_k4",)))
+    with pytest.raises(BadUsage) as told:
+        check_options(CaptureOptions(definitions=("conv_*",)))
+    assert "--define-missing" not in str(told.value)

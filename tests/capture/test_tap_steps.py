@@ -241,6 +241,15 @@ def test_root_that_is_never_called_is_told(tapped: Tapped) -> None:
     assert recorder.counts == {("Nope", "never called in this process"): 1}
 
 
+def test_root_whose_calls_were_none_of_the_steps_is_told(tapped: Tapped) -> None:
+    recorder = tapped(root="Net", steps=(7, 9))
+    net = Net()
+    for _ in range(3):
+        net(X)
+    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    assert recorder.counts == {("Net", "no step selected"): 3}
+
+
 def test_disarming_gives_every_function_back(tapped: Tapped) -> None:
     before = (Net.forward, Net.__call__, threading.Thread.start, ThreadPoolExecutor.submit)
     had = "__call__" in vars(Net), nn.Module.__dict__.get("__init_subclass__")
