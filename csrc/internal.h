@@ -18,6 +18,8 @@ struct kclab_lt_handle {
   cublasLtMatmulDesc_t operation = nullptr;
   // cuBLASLt is column-major: its A is the weight, its B the activation, and D the output transposed.
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  // Made by the first fingerprint and kept: a stream costs more than the capture on it.
+  cudaStream_t capture_stream = nullptr;
 
   kclab_lt_handle() = default;
   kclab_lt_handle(const kclab_lt_handle&) = delete;

@@ -49,8 +49,10 @@ struct Driver {
 
 class Capture {
  public:
-  int begin() {
-    KCLAB_LT_RUNTIME(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  int begin(cudaStream_t* kept) {
+    if (*kept == nullptr)
+      KCLAB_LT_RUNTIME(cudaStreamCreateWithFlags(kept, cudaStreamNonBlocking));
+    stream_ = *kept;
     KCLAB_LT_RUNTIME(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
     return 0;
   }
@@ -60,7 +62,6 @@ class Capture {
   }
   ~Capture() {
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
   uint64_t stream() const { return reinterpret_cast<uint64_t>(stream_); }
   CUgraph graph() const { return graph_; }
@@ -171,7 +172,7 @@ int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffer
   return kclab::guarded([&]() -> int {
     *out = kclab_lt_launch{};
     Capture capture;
-    KCLAB_LT_TRY(capture.begin());
+    KCLAB_LT_TRY(capture.begin(&handle->capture_stream));
     kclab_lt_buffers captured = *buffers;
     captured.stream = capture.stream();
     const int ran = kclab_lt_run(handle, &captured, algorithm);

@@ -72,6 +72,7 @@ void write_uuid(const cudaUUID_t& uuid, char* out, size_t capacity) {
 }  // namespace
 
 kclab_lt_handle::~kclab_lt_handle() {
+  if (capture_stream != nullptr) cudaStreamDestroy(capture_stream);
   if (d != nullptr) cublasLtMatrixLayoutDestroy(d);
   if (b != nullptr) cublasLtMatrixLayoutDestroy(b);
   if (a != nullptr) cublasLtMatrixLayoutDestroy(a);

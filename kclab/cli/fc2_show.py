@@ -118,7 +118,7 @@ def shown_race() -> Iterator[Callable[[Event], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _say
+        yield _sayer()
         return
     from rich.live import Live
 
@@ -126,15 +126,36 @@ def shown_race() -> Iterator[Callable[[Event], None]]:
 
         def draw(event: Event) -> None:
             live.update(_race_table(event))
-            if event.text != "screened":
+            if not _between(event):
                 live.console.print(f"{event.stage} after {event.seconds:.1f} s: {event.text}")
 
         yield draw
 
 
-def _say(event: Event) -> None:
-    if event.text != "screened":
-        note(f"{event.stage} after {event.seconds:.1f} s: {event.text}")
+SAY_EVERY = 5.0
+"""Seconds between lines about a stage that goes on, where nothing can be drawn."""
+
+
+def _between(event: Event) -> bool:
+    from kclab.fc2.search.terms import SCREENED
+
+    return event.text == SCREENED
+
+
+def _sayer() -> Callable[[Event], None]:
+    said = 0.0
+
+    def say(event: Event) -> None:
+        nonlocal said
+        text = event.text
+        if _between(event):
+            if event.seconds < said + SAY_EVERY:
+                return
+            text = f"{event.configs} configs, {event.launches} distinct launches so far"
+        said = event.seconds
+        note(f"{event.stage} after {event.seconds:.1f} s: {text}")
+
+    return say
 
 
 def _race_table(event: Event) -> Any:

@@ -149,14 +149,24 @@ def round_ratios(samples: Iterable[Sample], control: str, candidate: str) -> lis
     Several samples of an arm in a round are averaged geometrically: in an ABBA round a drift that
     is linear in log time then cancels exactly.
     """
+    wanted = (sample for sample in samples if sample.arm in (control, candidate))
+    if control == candidate:
+        return [1.0] * len({sample.round for sample in wanted})
+    return ratios_by_arm(wanted, control).get(candidate, [])
+
+
+def ratios_by_arm(samples: Iterable[Sample], control: str) -> dict[str, list[float]]:
+    """`round_ratios` of every arm but the control, in one pass over the samples."""
     rounds: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         rounds[sample.round][sample.arm].append(math.log(sample.ms))
-    return [
-        math.exp(statistics.fmean(arms[control]) - statistics.fmean(arms[candidate]))
-        for _, arms in sorted(rounds.items())
-        if arms.get(control) and arms.get(candidate)
-    ]
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for _, arms in sorted(rounds.items()):
+        if control in arms:
+            own = statistics.fmean(arms.pop(control))
+            for arm, logs in arms.items():
+                ratios[arm].append(math.exp(own - statistics.fmean(logs)))
+    return dict(ratios)
 
 
 def self_ratios(samples: Iterable[Sample], arm: str) -> list[float]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from kclab.core.errors import BadUsage
@@ -39,7 +40,8 @@ class AlgorithmConfig:
     @property
     def key(self) -> tuple[int, ...]:
         """The nine numbers in this class's order."""
-        return astuple(self)
+        numbers: tuple[int, ...] = _numbers(self)
+        return numbers
 
     @property
     def text(self) -> str:
@@ -53,6 +55,8 @@ class AlgorithmConfig:
 
 NAMES = tuple(field.name for field in fields(AlgorithmConfig))
 """The nine field names, in order."""
+
+_numbers = attrgetter(*NAMES)
 
 _REQUIRED = "algorithm_id"
 

@@ -26,9 +26,11 @@ WHERE = " AND ".join(f"{name} = ?" for name in NAMES)
 
 def config_id(connection: sqlite3.Connection, config: AlgorithmConfig) -> int:
     """The id of a config's row, made if new."""
-    connection.execute(
+    added = connection.execute(
         f"INSERT INTO algo_config({COLUMNS}) VALUES ({MARKS}) ON CONFLICT DO NOTHING", config.key
     )
+    if added.rowcount == 1:
+        return int(added.lastrowid or 0)
     row = connection.execute(f"SELECT id FROM algo_config WHERE {WHERE}", config.key).fetchone()
     return int(row[0])
 
@@ -83,9 +85,10 @@ class RowSink:
         self._connection = connection
         self._run_id = run_id
         self._boundary_id = boundary_id
-        self._supplied = supplied_workspace
+        self.supplied_workspace = supplied_workspace
         with writing(connection):
-            self._validity_id = validity_id(connection, validity)
+            self.validity_id = validity_id(connection, validity)
+        self._launch_ids: dict[Launch, int | None] = {}
         self.result_ids: list[int] = []
 
     def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
@@ -129,7 +132,7 @@ class RowSink:
                 candidate.waves,
                 entry.status,
                 entry.reason,
-                launch_id(tx, entry.launch),
+                self._launch(tx, entry.launch),
                 entry.output_class,
                 None if entry.exact is None else int(entry.exact),
                 entry.ratio,
@@ -137,6 +140,14 @@ class RowSink:
             ),
         ).fetchone()
         return int(row[0])
+
+    def _launch(self, tx: sqlite3.Connection, launch: Launch | None) -> int | None:
+        """As `launch_id`; thousands of folded configs share one launch, and its hash costs."""
+        if launch is None:
+            return None
+        if launch not in self._launch_ids:
+            self._launch_ids[launch] = launch_id(tx, launch)
+        return self._launch_ids[launch]
 
     def results(self, results: Sequence[Result]) -> None:
         """Finalists that were judged, each with its samples, in one transaction."""
@@ -151,7 +162,7 @@ class RowSink:
             "run_id": self._run_id,
             "boundary_id": self._boundary_id,
             "config_id": config_id(tx, result.config),
-            "validity_id": self._validity_id,
+            "validity_id": self.validity_id,
             "launch_id": launch_id(tx, result.launch),
             "measurement_id": measurement,
             "scope": result.scope,
@@ -159,7 +170,7 @@ class RowSink:
             "search_seconds": result.search_seconds,
             "baseline": result.baseline,
             "required_workspace": result.candidate.required_workspace,
-            "supplied_workspace": self._supplied,
+            "supplied_workspace": self.supplied_workspace,
             "a_ms": result.a_ms,
             "b0_ms": result.b0_ms,
             "b_ms": result.b_ms,

@@ -13,8 +13,12 @@ from kclab.fc2.bench import PRODUCER_GEMM
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.lab import Session, Subject, Watch, gpu_reader, no_watch, session
 from kclab.fc2.problem import Problem
-from kclab.fc2.search import Options, Outcome, Search
+from kclab.fc2.search import Known, Options, Outcome, Search
 from kclab.fc2.search.finals import Result
+from kclab.fc2.search.terms import NOTHING_KNOWN
+
+PROMISING = 24
+"""Candidates of earlier runs that a resumed one races again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def sweep(
     Raises NothingMatched where nothing could be measured.
     """
     with session(store, subject, "sweep", params or {}) as open_run:
-        known = _unfinished(open_run) if resume else []
+        known = _known(open_run) if resume else NOTHING_KNOWN
         look = gpu_reader(open_run.backend)
         searching = Search(open_run.bench, options, open_run.sink, watch, known, look)
         outcome = searching.run()
@@ -75,19 +79,25 @@ def _summary(problem: Problem, outcome: Outcome) -> str:
     return text + f"{best.config.text} {(best.gain - 1) * 100:+.1f} % {best.algorithm.verdict}"
 
 
-def _unfinished(open_run: Session) -> list[Candidate]:
-    """The promising candidates of this boundary's last run: they need not be found again."""
+def _known(open_run: Session) -> Known:
+    """What this boundary's earlier runs tried with the same libraries, GPU and workspace."""
     rows = open_run.active.connection.execute(
-        "SELECT c.*, f.required_workspace, f.waves FROM fc2_candidate f"
-        " JOIN algo_config c ON c.id = f.config_id"
-        " WHERE f.status = 'valid' AND f.boundary_id = ? AND f.run_id = ("
-        "   SELECT max(run_id) FROM fc2_candidate WHERE boundary_id = ? AND run_id < ?)"
-        " ORDER BY f.screen_ratio DESC LIMIT 24",
-        (open_run.boundary_id, open_run.boundary_id, open_run.active.id),
+        "SELECT c.*, f.status, f.required_workspace, f.waves, max(f.screen_ratio)"
+        " FROM fc2_candidate f JOIN algo_config c ON c.id = f.config_id"
+        " WHERE f.boundary_id = ? AND f.run_id IN (SELECT run_id FROM fc2_result"
+        "  WHERE boundary_id = ? AND validity_id = ? AND supplied_workspace = ?)"
+        " GROUP BY f.config_id ORDER BY max(f.screen_ratio) DESC",
+        (
+            open_run.boundary_id,
+            open_run.boundary_id,
+            open_run.sink.validity_id,
+            open_run.sink.supplied_workspace,
+        ),
     ).fetchall()
-    return [
-        Candidate(
-            AlgorithmConfig(*tuple(row)[1:10]), row["required_workspace"], row["waves"], "resumed"
-        )
-        for row in rows
+    configs = [AlgorithmConfig(*tuple(row)[1:10]) for row in rows]
+    promising = [
+        Candidate(config, row["required_workspace"], row["waves"], "resumed")
+        for config, row in zip(configs, rows, strict=True)
+        if row["status"] == "valid"
     ]
+    return Known(promising[:PROMISING], frozenset(configs))

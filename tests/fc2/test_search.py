@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from kclab.cli.fc2_show import shown_race
 from kclab.core.errors import EnvironmentLacking
 from kclab.core.stats import Verdict
 from kclab.fc2.backends.cublaslt import CublasLt
@@ -14,7 +16,7 @@ from kclab.fc2.bench import Bench
 from kclab.fc2.operands import make_operands, synthetic_inputs
 from kclab.fc2.problem import Precision, Problem
 from kclab.fc2.producer import swiglu
-from kclab.fc2.search import Event, Options, Outcome, search
+from kclab.fc2.search import Event, Known, Options, Outcome, search
 from kclab.fc2.search.finals import Result
 from kclab.fc2.search.pool import Entry
 
@@ -26,12 +28,14 @@ class Kept:
     questions: list[tuple[int, int, int, str | None]] = field(default_factory=list)
     tried: dict[str, Entry] = field(default_factory=dict)
     results_: list[Result] = field(default_factory=list)
+    writes: Counter[str] = field(default_factory=Counter)
 
     def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
         self.questions.append((budget, requested, returned, error))
 
     def entries(self, entries: Sequence[Entry]) -> None:
         self.tried.update({entry.name: entry for entry in entries})
+        self.writes.update(entry.name for entry in entries)
 
     def results(self, results: Sequence[Result]) -> None:
         self.results_ += results
@@ -188,7 +192,36 @@ def test_exhaustive_times_every_distinct_launch(bench: MakeBench) -> None:
     outcome, kept, _ = run(bench(), seconds=float("inf"), exhaustive=True)
     assert outcome.complete
     valid = [entry for entry in kept.tried.values() if entry.status == "valid"]
-    assert len(valid) > 500 and all(entry.samples >= 3 for entry in valid)
+    assert len(valid) > 500 and all(entry.samples >= 2 for entry in valid)
+    space = [entry for entry in valid if entry.candidate.origin == "space"]
+    twice = [entry for entry in space if entry.samples == 2]
+    assert len(twice) > len(space) / 2, "what cannot win is timed no more than that"
+    assert all(kept.writes[entry.name] == 1 for entry in twice if not entry.checks)
+
+
+def test_what_earlier_runs_tried_is_left_out_of_the_space(
+    bench: MakeBench, whole: tuple[Outcome, Kept, list[Event]]
+) -> None:
+    _, before, _ = whole
+    seen = frozenset(entry.config for entry in before.tried.values())
+    kept = Kept()
+    outcome = search(bench(), Options(seconds=120), kept, known=Known(seen=seen))
+    assert outcome.complete and outcome.exact
+    assert not [e for e in kept.tried.values() if e.candidate.origin == "space"]
+
+
+def test_a_long_stage_says_how_far_it_is(
+    whole: tuple[Outcome, Kept, list[Event]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, events = whole
+    between = [event for event in events if event.text == "screened"]
+    assert between and between[-1].leaders
+    with shown_race() as watch:
+        for seconds in (1.0, 5.5, 6.0, 11.0):
+            watch(replace(between[-1], seconds=seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["space after 5.5 s", "space after 11.0 s"]
+    assert "distinct launches so far" in lines[0]
 
 
 def test_control_is_in_every_round(bench: MakeBench) -> None:

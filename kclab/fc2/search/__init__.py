@@ -17,17 +17,31 @@ from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.search.finals import Finals, winner
 from kclab.fc2.search.pool import Entry, Pool, in_parts
-from kclab.fc2.search.race import HEATS, Race
-from kclab.fc2.search.terms import STAGES, Event, Options, Outcome, Sink
+from kclab.fc2.search.race import HEATS, Heat, Race
+from kclab.fc2.search.terms import (
+    NOTHING_KNOWN,
+    SCREENED,
+    STAGES,
+    Event,
+    Known,
+    Options,
+    Outcome,
+    Sink,
+)
 from kclab.fc2.timing import Rounds
 
-__all__ = ["STAGES", "Event", "Options", "Outcome", "Search", "Sink", "search"]
+__all__ = ["STAGES", "Event", "Known", "Options", "Outcome", "Search", "Sink", "search"]
 
 ADMITTED_AT_ONCE = 128
-SCREEN_ROUNDS, EXHAUSTIVE_ROUNDS = 2, 4
+SCREEN_ROUNDS = 2
+SECOND_LOOK, SECOND_ROUNDS = 256, 3
+"""An exhaustive pass times its fastest launches again before any is examined: the best of
+thousands after two samples is mostly luck."""
 SCREEN_SLACK = 1.04
 """How much slower than the best known a launch of the space may look after two samples."""
 
+LEADERS = 8
+"""Entries that whoever watches is shown."""
 CONTENDERS = 24
 """Entries of the space that may wait for the finals."""
 RESERVE = 0.15
@@ -43,7 +57,7 @@ class Search:
         options: Options,
         sink: Sink,
         watch: Callable[[Event], None] = lambda _event: None,
-        known: Sequence[Candidate] = (),
+        known: Known = NOTHING_KNOWN,
         look: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ):
         self.bench = bench
@@ -58,6 +72,8 @@ class Search:
         self._race = Race(bench, self.pool, rounds)
         self.finals = Finals(bench, rounds, self._started, look)
         self.outcome = Outcome()
+        self._leaders: list[Entry] = []
+        self._bars: dict[bool, float] = {}
 
     def run(self) -> Outcome:
         """Search until the stages or the time end; the outcome stands after each stage."""
@@ -81,7 +97,8 @@ class Search:
         found: list[Candidate] = []
         for budget in self.options.budgets:
             found += self._ask(budget)
-        fresh = self.pool.admit([self.bench.control.candidate, *found, *self._known])
+        known = self._known.promising
+        fresh = self.pool.admit([self.bench.control.candidate, *found, *known])
         self._sink.entries(fresh)
         left = self._race.run(fresh, HEATS)
         self._judge("heuristics", left, fresh)
@@ -105,6 +122,7 @@ class Search:
             visited.update(entry.config for entry in centres)
             near = [c for entry in centres for c in self.bench.gemm.neighbours(entry.config)]
             fresh = self._admit(near)
+            self._sink.entries(fresh)
             seen += fresh
             self._race.run(fresh, HEATS[:2])
             centres = [entry for entry in self._centres() if entry.config not in visited]
@@ -120,39 +138,59 @@ class Search:
 
     def _space(self) -> None:
         self._rounds.deadline = self._search_ends
+        self._bars = {kind: self._bar(kind) for kind in (True, False)}
         seen: list[Entry] = []
         for part in self._unseen():
             fresh = self._admit(part)
             self._screen(fresh)
             seen += fresh
         self.outcome.complete = not self._rounds.late()
-        left = self._race.run(self._contenders(seen), HEATS)
+        wide = self._second_look(seen) if self.options.exhaustive else self._contenders(seen)
+        left = self._race.run(wide, HEATS)
         more = "" if self.outcome.complete else "; time ended before the space did"
-        self._judge("space", left, seen, more)
+        self._judge("space", left, seen, more, changed=[e for e in seen if e.checks])
 
     def _unseen(self) -> Iterator[Sequence[Candidate]]:
         """Parts of the space until the time ends, each portion in an order of its own."""
         for portion in self.bench.gemm.space():
             if self._rounds.late():
                 return
-            new = [c for c in portion if c.config not in self.pool.entries]
+            new = [c for c in portion if not self._met(c.config)]
             self._rounds.random.shuffle(new)
             for part in in_parts(new, ADMITTED_AT_ONCE):
                 if self._rounds.late():
                     return
                 yield part
 
+    def _met(self, config: AlgorithmConfig) -> bool:
+        return config in self.pool.entries or config in self._known.seen
+
     def _screen(self, fresh: Sequence[Entry]) -> None:
         """Time new launches a little; examine those that may beat what is known."""
-        self._race.time(fresh, EXHAUSTIVE_ROUNDS if self.options.exhaustive else SCREEN_ROUNDS)
-        bars = {kind: self._bar(kind) for kind in (True, False)}
-        for entry in self._by_speed(e for e in fresh if e.status == "valid"):
-            ratio = (entry.ratio or 0.0) * SCREEN_SLACK
-            if ratio < min(bars.values()):
+        self._race.time(fresh, SCREEN_ROUNDS)
+        ordered = self._by_speed(e for e in fresh if e.status == "valid")
+        if not self.options.exhaustive:
+            self._examine_fast(ordered)
+        self._sink.entries(fresh)
+        self._leaders = self._by_speed([*self._leaders, *ordered[:LEADERS]])[:LEADERS]
+        self._tell("space", SCREENED)
+
+    def _examine_fast(self, ordered: Sequence[Entry]) -> None:
+        for entry in ordered:
+            ratio = entry.ratio or 0.0
+            if ratio * SCREEN_SLACK < min(self._bars.values()):
                 break
             self.pool.examine(entry)
-        self._sink.entries(_raced(fresh))
-        self._tell("space", "screened")
+            for exact in (True, False):
+                if entry.counts if exact else entry.sound:
+                    self._bars[exact] = max(self._bars[exact], ratio)
+
+    def _second_look(self, seen: Sequence[Entry]) -> list[Entry]:
+        """The fastest of an exhaustive pass, timed again, then examined from the top down."""
+        ordered = self._by_speed(entry for entry in seen if entry.status == "valid")
+        again, rest = ordered[:SECOND_LOOK], ordered[SECOND_LOOK:]
+        self._race.time(again, SECOND_ROUNDS)
+        return self._race.cut([*again, *rest], Heat(0, SCREEN_SLACK, CONTENDERS))
 
     def _bar(self, exact: bool) -> float:
         """The ratio of the fastest config that counts, or that is sound at all."""
@@ -165,7 +203,6 @@ class Search:
             if self._rounds.late():
                 break
             fresh += self.pool.admit(part)
-        self._sink.entries(fresh)
         return fresh
 
     def _contenders(self, seen: Sequence[Entry]) -> list[Entry]:
@@ -190,10 +227,16 @@ class Search:
         return list(chosen.values())
 
     def _judge(
-        self, stage: str, left: Sequence[Entry], seen: Sequence[Entry], more: str = ""
+        self,
+        stage: str,
+        left: Sequence[Entry],
+        seen: Sequence[Entry],
+        more: str = "",
+        changed: Sequence[Entry] | None = None,
     ) -> None:
+        """Judge a stage's finalists; `changed` are those whose rows are behind, else all seen."""
         before = self.outcome.exact.gain if self.outcome.exact else 1.0
-        self._sink.entries(_raced(seen))
+        self._sink.entries(_raced(seen if changed is None else changed))
         self._rounds.deadline = float("inf")
         results = self.finals.judge(self._finalists(), stage)
         self._sink.results(results)
@@ -218,8 +261,9 @@ class Search:
         self._tell("final", "measured again on fresh samples")
 
     def _tell(self, stage: str, text: str) -> None:
-        ordered = self._by_speed(self.pool.valid())[:8]
-        leaders = [(e.name, e.ratio or 0.0, e.exact) for e in ordered]
+        if text != SCREENED:
+            self._leaders = self._by_speed(self.pool.valid())[:LEADERS]
+        leaders = [(e.name, e.ratio or 0.0, e.exact) for e in self._leaders]
         seconds = time.monotonic() - self._started
         entries = len(self.pool.entries)
         self._watch(Event(stage, seconds, entries, self.pool.launches, text, leaders))
@@ -235,10 +279,7 @@ def search(
     options: Options,
     sink: Sink,
     watch: Callable[[Event], None] = lambda _event: None,
-    known: Sequence[Candidate] = (),
+    known: Known = NOTHING_KNOWN,
 ) -> Outcome:
-    """Find the fastest exact and the fastest sound config of a bench.
-
-    `known` are candidates that an earlier run left standing: they join the first stage.
-    """
+    """Find the fastest exact and the fastest sound config of a bench."""
     return Search(bench, options, sink, watch, known).run()

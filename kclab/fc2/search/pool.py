@@ -100,6 +100,7 @@ class Pool:
             first = self._launches.setdefault(entry.launch.fold, entry)
             if first is not entry:
                 entry.status, entry.reason = "folded", f"launches the same as {first.name}"
+                entry.launch, entry.prepared = first.launch, None
                 return
             self._bench.gemm.run(entry.prepared)
         except Refused as refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kclab.core.stats import Sample, median, round_ratios
+from kclab.core.stats import median, ratios_by_arm
 from kclab.fc2.backends import Refused
 from kclab.fc2.bench import CONTROL_ARM, Bench
 from kclab.fc2.search.pool import Entry, Pool
@@ -79,8 +79,9 @@ class Race:
         except Refused:
             self._drop_refusing(entries)
             return
+        ratios = ratios_by_arm(taken, CONTROL_ARM)
         for entry in entries:
-            note_ratio(entry, taken)
+            note_ratios(entry, ratios.get(entry.name, ()))
 
     def _drop_refusing(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -93,9 +94,8 @@ class Race:
         return Arm(entry.name, self._bench.runner(entry.prepared))
 
 
-def note_ratio(entry: Entry, taken: Sequence[Sample]) -> None:
+def note_ratios(entry: Entry, ratios: Sequence[float]) -> None:
     """Join new samples to an entry's running ratio, weighted by their number."""
-    ratios = round_ratios(taken, CONTROL_ARM, entry.name)
     if not ratios:
         return
     new, before = median(ratios), entry.samples

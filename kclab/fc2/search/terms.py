@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kclab.fc2.backends import Candidate
+from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.problem import WORKSPACE_BUDGETS
 from kclab.fc2.search.finals import Result
 from kclab.fc2.search.pool import Entry
 
 STAGES = ("heuristics", "neighbours", "space")
 """In the order that a search takes them."""
+
+
+SCREENED = "screened"
+"""What an event says that ends no stage: some more of the space was timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier runs of this boundary found under the same validity."""
+
+    promising: Sequence[Candidate] = ()
+    """Their fastest: they join the first stage."""
+    seen: AbstractSet[AlgorithmConfig] = frozenset()
+    """All that were tried: the space leaves them out."""
+
+
+NOTHING_KNOWN = Known()
 
 
 @dataclass(frozen=True, slots=True)
