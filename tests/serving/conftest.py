@@ -69,10 +69,12 @@ class Stub:
         file = self.folder / "pids"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
-    def serve(self, **options: Any) -> ServeSummary:
+    def serve(
+        self, progress: Callable[[str], None] = lambda line: None, **options: Any
+    ) -> ServeSummary:
         """`capture_serve` on the stub: the square, unless options say otherwise."""
         options = {"cases": ("square",), "port": self.port, "grace_seconds": 1.0, **options}
-        return capture_serve(self.store, ServeOptions(self.model, **options))
+        return capture_serve(self.store, ServeOptions(self.model, **options), progress)
 
     def rows(self, sql: str) -> list[Any]:
         connection = self.store.read()

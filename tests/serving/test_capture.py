@@ -21,6 +21,7 @@ from kclab.core.errors import EngineFailed
 from kclab.db.check import check
 from kclab.db.store import Store
 from kclab.serving.files import file_path
+from kclab.serving.requests import Client
 from tests.conftest import Cli
 from tests.serving.conftest import Mode, Stub, gone, put_stub
 
@@ -34,14 +35,20 @@ def receipts(stubbed: Stub) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Stub]:
-    """A capture of two requests, done; the tests only look at it."""
+    """A capture of two requests, each followed by somebody else's; the tests only look at it."""
     folder = tmp_path_factory.mktemp("served")
     database = folder / "store" / "kclab.db"
     database.parent.mkdir()
     shutil.copyfile(empty_database, database)
     with pytest.MonkeyPatch.context() as monkeypatch:
         stubbed = put_stub(folder, Store.at(database), monkeypatch)("torch")
-        summary = stubbed.serve(cases=("square", "edit"), capture=DEFINE)
+        others = Client(f"http://127.0.0.1:{stubbed.port}", 30)
+
+        def meddle(line: str) -> None:
+            if " answered after " in line:
+                others.post("/v1/images/generations", {}, None, lambda: None)
+
+        summary = stubbed.serve(meddle, cases=("square", "edit"), capture=DEFINE)
         assert summary.capture.status == "passed", summary.capture.problems
         assert summary.replayed is not None and summary.replayed.status == "passed"
         yield stubbed
@@ -49,13 +56,14 @@ def served(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> It
 
 def test_exactly_the_selected_steps_of_kclabs_requests_are_captured(served: Stub) -> None:
     found = [(r["request_id"], r["step"]) for r in receipts(served)]
-    # Steps 4 and 7 are beyond the schedule; each health probe is a call of the root, too.
+    # Steps 4 and 7 are beyond the schedule.
     assert found == [("qwen_image21_square", 0), ("qwen_image21_edit", 0)]
-    probes = served.rows(
+    nobodys = served.rows(
         "SELECT sum(count) FROM capture_count WHERE outcome = 'no request'"
         " AND definition = 'StubTransformer'"
     )
-    assert probes[0][0] >= 1
+    # A health probe is one call of the root here, somebody else's request two.
+    assert nobodys[0][0] >= 1 + 2 * 2
 
 
 def test_receipts_say_what_was_asked_and_of_what(served: Stub) -> None:
