@@ -124,7 +124,8 @@ def decode(module: Any, states: Tensor, packed: bool, indices: Tensor = SLOTS, *
 def assert_replays(captured: Captured) -> None:
     namespace: dict[str, Any] = {}
     exec(captured.call.definition.reference, namespace)
-    outputs = namespace["run"](**captured.inputs)
+    ordered = [captured.inputs[name] for name in captured.call.definition.inputs]
+    outputs = namespace["run"](*ordered)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     for found, wanted in zip(outputs, captured.outputs.values(), strict=True):
         torch.testing.assert_close(found, wanted)
