@@ -13,7 +13,6 @@ from kclab.cli.options import DefinitionOption, RunOption, SinceOption, UntilOpt
 from kclab.cli.output import Format, FormatOption, note
 from kclab.cli.replay_page import print_page, print_verdicts
 from kclab.cli.store import current_store
-from kclab.core.errors import ExitCode
 from kclab.db.store import Store
 from kclab.db.verdicts import ReplayRow
 from kclab.replay import Options, Progress, ReplaySummary, Selection, replay, replay_root, untrusted
@@ -91,7 +90,7 @@ def replay_command(
         print_page(summary, path, oracle=oracle)
     else:
         print_verdicts(store, summary, form)
-    raise typer.Exit(int(exit_code(summary)))
+    raise typer.Exit(int(summary.exit_code))
 
 
 def _replay_path(
@@ -147,12 +146,3 @@ def _progress() -> Iterator[Progress]:
 
     with bar:
         yield advance
-
-
-def exit_code(summary: ReplaySummary) -> ExitCode:
-    """What a replay's outcome is to the shell."""
-    if summary.status == "passed":
-        return ExitCode.OK
-    if summary.status == "empty":
-        return ExitCode.NOTHING
-    return ExitCode.ENVIRONMENT if summary.only_lacking else ExitCode.CHECK_FAILED

@@ -150,10 +150,9 @@ def _report(summary: ServeSummary) -> None:
 
 
 def _exit_code(summary: ServeSummary) -> ExitCode:
-    from kclab.cli import replay
     from kclab.cli.capture import exit_code
 
     code = exit_code(summary.capture)
     if code is not ExitCode.OK or summary.replayed is None:
         return code
-    return replay.exit_code(summary.replayed)
+    return summary.replayed.exit_code

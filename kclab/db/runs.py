@@ -46,10 +46,18 @@ class ActiveRun:
         self.uuid = uuid
         self.status = "passed"
         self.summary: str | None = None
+        self.exit_code: int | None = None
 
-    def finish_as(self, status: str, summary: str | None = None) -> None:
-        """Say how the run is to end; `passed` unless called."""
+    def finish_as(
+        self, status: str, summary: str | None = None, exit_code: int | None = None
+    ) -> None:
+        """Say how the run is to end; `passed` unless called.
+
+        `exit_code` is for a status with several: `failed` is 1, but 4 where the machine lacks
+        what the run needs.
+        """
         self.status = status
+        self.exit_code = exit_code
         self.summary = summary if summary is not None else self.summary
 
 
@@ -79,7 +87,9 @@ def run(
             except BaseException as error:
                 _close_failed(connection, active, error)
                 raise
-            _close(connection, active, active.status, _exit_code(active.status))
+            code = active.exit_code
+            code = _exit_code(active.status) if code is None else int(code)
+            _close(connection, active, active.status, code)
 
 
 @contextmanager
@@ -243,6 +253,7 @@ def _close(connection: sqlite3.Connection, active: ActiveRun, status: str, code:
 
 
 def _exit_code(status: str) -> int:
+    """What the command line exits with for a status that has one code only."""
     codes = {"passed": ExitCode.OK, "empty": ExitCode.NOTHING, "interrupted": ExitCode.INTERRUPTED}
     return int(codes.get(status, ExitCode.CHECK_FAILED))
 

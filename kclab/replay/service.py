@@ -221,7 +221,8 @@ class _Recorder:
 
     def finish(self) -> ReplaySummary:
         """Close the run with what was found."""
-        self.active.finish_as(self.summary.status, self.summary.sentence)
+        found = self.summary
+        self.active.finish_as(found.status, found.sentence, found.exit_code)
         return self.summary
 
     def _tasks(self, subjects: Iterable[Subject]) -> Iterator[Task]:
@@ -267,7 +268,6 @@ class _Recorder:
         if self._done or not self.pool.greeting:
             return
         greeting: Mapping[str, Any] = self.pool.greeting
-        self.summary.device = greeting["device"]
         if greeting["gpus"]:
             connection = self.active.connection
             with writing(connection):

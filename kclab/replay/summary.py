@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kclab.core.errors import ExitCode
 from kclab.db.verdicts import OutputVerdict, ReplayRow
 
 KEPT_FAILURES = 1000
@@ -53,7 +54,8 @@ class ReplaySummary:
     run: str = ""
     """The run's uuid."""
     run_id: int = 0
-    device: str = "cpu"
+    devices: list[str] = field(default_factory=list)
+    """Where workloads were judged, in the order met."""
     total: int = 0
     definitions: dict[str, DefinitionTally] = field(default_factory=dict)
     failures: list[ReplayRow] = field(default_factory=list)
@@ -71,6 +73,8 @@ class ReplaySummary:
         """Count one verdict."""
         tally = self.definitions.setdefault(row.definition, DefinitionTally(row.definition))
         tally.add(row)
+        if row.device and row.status != "skipped" and row.device not in self.devices:
+            self.devices.append(row.device)
         if row.status in ("failed", "error"):
             self.lacking += lacking
             if len(self.failures) < KEPT_FAILURES:
@@ -85,6 +89,18 @@ class ReplaySummary:
     def count(self, status: str) -> int:
         """How many verdicts have this status."""
         return sum(getattr(tally, status) for tally in self.definitions.values())
+
+    @property
+    def device(self) -> str:
+        """All devices that judged something, joined; `no device` where none did."""
+        return ", ".join(sorted(self.devices)) or "no device"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the outcome is to the shell, and in the run's row."""
+        codes = {"passed": ExitCode.OK, "empty": ExitCode.NOTHING}
+        failed = ExitCode.ENVIRONMENT if self.only_lacking else ExitCode.CHECK_FAILED
+        return codes.get(self.status, failed)
 
     @property
     def only_lacking(self) -> bool:

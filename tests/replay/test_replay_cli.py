@@ -89,6 +89,8 @@ class TestInThisProcess:
         done = invoke("replay", build.root)
         assert done.code == 4
         assert f"kclab definitions trust {build.folder / 'definitions'}" in done.out
+        shown = json.loads(invoke("runs", "list", "--format", "json").out)
+        assert (shown[0]["status"], shown[0]["exit_code"]) == ("failed", 4)
         trusted = invoke("definitions", "trust", build.folder / "definitions")
         assert trusted.code == 0
         assert invoke("replay", build.root).code == 0
