@@ -25,10 +25,14 @@ def test_skipped_rows_name_no_device() -> None:
     assert summary.device == "cuda:0"
 
 
-def test_exit_code_tells_a_lacking_machine_from_a_failed_check() -> None:
-    assert ReplaySummary().exit_code == ExitCode.NOTHING
+def exit_code(*found: tuple[str, bool]) -> ExitCode:
     summary = ReplaySummary()
-    summary.add(row("error", None), True)
-    assert summary.exit_code == ExitCode.ENVIRONMENT
-    summary.add(row("failed", "cpu"), False)
-    assert summary.exit_code == ExitCode.CHECK_FAILED
+    for status, lacking in found:
+        summary.add(row(status, None), lacking)
+    return summary.exit_code
+
+
+def test_exit_code_tells_a_lacking_machine_from_a_failed_check() -> None:
+    assert exit_code() is ExitCode.NOTHING
+    assert exit_code(("error", True)) is ExitCode.ENVIRONMENT
+    assert exit_code(("error", True), ("failed", False)) is ExitCode.CHECK_FAILED
