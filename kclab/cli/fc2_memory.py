@@ -11,12 +11,17 @@ from kclab.cli.fc2_options import MIB, Dtype
 from kclab.cli.fc2_show import (
     CANDIDATE_COLUMNS,
     RESULT_COLUMNS,
-    SCOPE,
     note_drift,
     show_bytes,
     with_text,
 )
-from kclab.cli.options import LimitOption, RunArgument, show_size, size_option
+from kclab.cli.options import (
+    LimitOption,
+    RegressionOption,
+    RunArgument,
+    show_size,
+    size_option,
+)
 from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
 from kclab.core.errors import NothingMatched
@@ -119,17 +124,26 @@ def candidates(
 
 
 def history(
-    context: typer.Context, config: ConfigArgument, form: FormatOption = Format.TABLE
+    context: typer.Context,
+    config: ConfigArgument,
+    fail_on_regression: RegressionOption = None,
+    form: FormatOption = Format.TABLE,
 ) -> None:
-    """Every measurement of one config, newest first."""
-    from kclab.db.queries.fc2 import config_history
+    """Every measurement of one config, newest first, each against the one before it.
+
+    Gains over the heuristic's choice are compared round by round, so that clocks and temperatures
+    of different days cancel. With --fail-on-regression the newest of each series decides: exit
+    code 1 where one regressed, 3 where none could be compared.
+    """
+    from kclab.cli.fc2_history import print_history
+    from kclab.db.queries.fc2_history import config_trend
     from kclab.fc2.config import parse_config
 
     with closing(current_store(context).read()) as connection:
-        rows = config_history(connection, parse_config(config).key)
+        rows = config_trend(connection, parse_config(config).key)
     if not rows:
         raise NothingMatched(f"config {config} was never measured here.")
-    print_rows([with_text(row) for row in rows], [SCOPE, *RESULT_COLUMNS], form)
+    print_history(rows, form, fail_on_regression)
 
 
 def explain(

@@ -13,7 +13,7 @@ import typer
 
 from kclab.cli.output import note
 from kclab.core.errors import BadUsage
-from kclab.core.units import describe_size, parse_size
+from kclab.core.units import describe_size, parse_share, parse_size
 from kclab.core.when import describe_instant, parse_when
 from kclab.db.queries.selection import By
 
@@ -26,6 +26,10 @@ def _when(text: str | int) -> int:
 
 def _size(text: str | int) -> int:
     return text if isinstance(text, int) else parse_size(text)
+
+
+def _share(text: str | float) -> float:
+    return text if isinstance(text, float) else parse_share(text)
 
 
 def when_option(*names: str, help: str) -> Any:
@@ -65,6 +69,15 @@ ByOption = Annotated[
     By, typer.Option("--by", help="--since and --until mean when captured, or arrived here.")
 ]
 LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")]
+RegressionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--fail-on-regression",
+        parser=_share,
+        metavar="PERCENT",
+        help="Exit 1 only for what is proven slower, and maybe by as much as this: 3%.",
+    ),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
-from kclab.cli.output import Column, Format, note, print_rows
+from kclab.cli.output import Column, Format, console, note, print_rows
+from kclab.cli.plots import interval_bar
 from kclab.cli.show import short, short_run, show_module
 from kclab.core.errors import ExitCode, NothingMatched
-from kclab.db.queries.compared import Change, Compared
+from kclab.db.queries.compared import Change, Compared, told_counts
 from kclab.db.queries.run_compare import compare_runs
 from kclab.db.queries.run_diff import run_differences, run_facts
 
@@ -28,7 +29,16 @@ COLUMNS = (
     Column("rank", right=True, sparse=True),
     Column("before", wide=True),
     Column("after", wide=True),
+    *(Column(key, hidden=True) for key in ("gain", "gain_low", "gain_high", "noise", "basis")),
+    Column("told_gain", "gain", sparse=True),
+    Column("plot", "1 = before", sparse=True),
+    Column("verdict", hidden=True),
 )
+DERIVED = ("told_gain", "plot")
+"""Columns of the table alone."""
+
+PLOT_FROM = 120
+"""Terminals narrower than this get no plot."""
 
 
 def print_comparison(
@@ -39,25 +49,73 @@ def print_comparison(
     *,
     any_environment: bool,
     everything: bool,
+    fail_share: float | None = None,
 ) -> None:
     """Print what changed from run `a` to run `b`, and end with the exit code that it means.
 
-    Raises NothingMatched where the environments differ and that was not asked for, or where the
-    two runs have nothing in common.
+    With `fail_share`, a slower timing fails only if it may be slower by that share. Raises
+    NothingMatched where the environments differ and that was not asked for, or where the two runs
+    have nothing in common (no timing whose change could be told, with `fail_share`).
     """
     _check_environments(connection, a, b, any_environment)
     found = compare_runs(connection, int(a["id"]), int(b["id"]))
     shown = [one for one in found if everything or one.change is not Change.SAME]
-    print_rows([change_row(one) for one in shown], COLUMNS, form, empty="nothing changed.")
+    print_changes(shown, form)
     counts = Counter(one.change for one in found)
-    note(", ".join(f"{counts[change]:,} {change}" for change in Change))
+    note(told_counts(counts))
     if not any(one.comparable for one in found):
         raise NothingMatched(
             f"runs {short_run(a['uuid'])} ({a['command']}) and {short_run(b['uuid'])} "
             f"({b['command']}) have no workload, site or measurement in common."
         )
-    if counts[Change.WORSE]:
+    if fail_share is not None and not any(one.gain_low is not None for one in found):
+        raise NothingMatched(
+            "no timing is in both runs with samples enough to tell a regression; nothing was held "
+            f"to {fail_share:.3g} of its time."
+        )
+    if any(is_regression(one, fail_share) for one in found):
         raise typer.Exit(int(ExitCode.CHECK_FAILED))
+
+
+def is_regression(one: Compared, share: float | None) -> bool:
+    """Whether a change fails a check: it is worse, and a proven slow-down may reach `share`."""
+    if one.change is not Change.WORSE or share is None or one.verdict != "SLOW":
+        return one.change is Change.WORSE
+    return one.gain_low is not None and one.gain_low <= 1 / (1 + share)
+
+
+def print_changes(found: Sequence[Compared], form: Format) -> None:
+    """The changes as a table, with plots where there is room; or as JSON or CSV."""
+    rows = [change_row(one) for one in found]
+    columns = [c for c in COLUMNS if form is Format.TABLE or c.key not in DERIVED]
+    if form is Format.TABLE:
+        reach = axis_reach([one.gain_low for one in found] + [one.gain_high for one in found])
+        wide = console().width >= PLOT_FROM
+        for row in rows:
+            row |= {"told_gain": told_gain(row), "plot": told_plot(row, reach) if wide else None}
+    print_rows(rows, columns, form, empty="nothing changed.")
+
+
+def told_gain(row: Mapping[str, Any]) -> str | None:
+    """`-8.8 % (-10.4 … -7.2)`: how much faster, with its interval."""
+    if row["gain"] is None:
+        return None
+    middle = f"{(row['gain'] - 1) * 100:+.1f} %"
+    if row["gain_low"] is None:
+        return middle
+    return f"{middle} ({(row['gain_low'] - 1) * 100:+.1f} … {(row['gain_high'] - 1) * 100:+.1f})"
+
+
+def told_plot(row: Mapping[str, Any], reach: float) -> str | None:
+    """The gain's interval around 1; None where there is none."""
+    if row["gain_low"] is None:
+        return None
+    return interval_bar(row["gain_low"], row["gain"], row["gain_high"], reach)
+
+
+def axis_reach(ends: Iterable[float | None]) -> float:
+    """How far an axis around 1 reaches so that intervals fit: 2 to 25 %."""
+    return min(max((abs(end - 1) for end in ends if end is not None), default=0.02), 0.25) or 0.02
 
 
 def _check_environments(

@@ -12,6 +12,7 @@ import typer
 from kclab.cli.options import (
     BeforeOption,
     LimitOption,
+    RegressionOption,
     RunArgument,
     SinceOption,
     UntilOption,
@@ -152,18 +153,27 @@ def compare(
     everything: Annotated[
         bool, typer.Option("--all", help="Show what stayed the same, too.")
     ] = False,
+    fail_on_regression: RegressionOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Say what got better, worse, appeared or vanished from run A to run B.
 
-    Exit code 1 when something got worse, 3 when the two have nothing in common.
+    Timings are compared by each run's rounds against its own control where there are some, else by
+    their distributions. Exit code 1 when something got worse, 3 when the two have nothing in
+    common; with --fail-on-regression also when no timing could be compared.
     """
     from kclab.cli.run_compare import print_comparison
 
     with closing(current_store(context).read()) as connection:
         first, second = find_run(connection, a), find_run(connection, b)
         print_comparison(
-            connection, first, second, form, any_environment=any_env, everything=everything
+            connection,
+            first,
+            second,
+            form,
+            any_environment=any_env,
+            everything=everything,
+            fail_share=fail_on_regression,
         )
 
 

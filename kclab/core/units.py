@@ -26,6 +26,8 @@ MAX_SIZE = 2**63 - 1
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
+
 GRAMMAR = "write bytes (33554432), a binary unit (32MiB) or a decimal one (32MB)"
 
 
@@ -47,6 +49,14 @@ def parse_size(text: str) -> int:
     if size > MAX_SIZE:
         raise BadUsage(f'"{text}" is more than 2^63 - 1 bytes.')
     return int(size)
+
+
+def parse_share(text: str) -> float:
+    """0.03 of `3%`, `3 %` or `3.0%`. Raises BadUsage for a bare number, or outside 0 to 100 %."""
+    match = _SHARE.fullmatch(text.strip())
+    if match is None or not 0 < float(match[1]) < 100:
+        raise BadUsage(f'"{text}" is not a share; write a percentage between 0 and 100, like 3%.')
+    return float(Decimal(match[1]) / 100)
 
 
 def _unit_refusal(text: str, number: str, unit: str) -> str:

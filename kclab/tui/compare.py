@@ -16,7 +16,7 @@ from textual.widgets import Static
 from kclab.cli.run_compare import change_row, environment_changes, told_value
 from kclab.cli.show import short, short_run
 from kclab.cli.table import printable
-from kclab.db.queries.compared import Change, Compared
+from kclab.db.queries.compared import Change, Compared, told_counts
 from kclab.db.queries.run_compare import compare_runs
 from kclab.db.queries.run_diff import run_differences, run_facts
 from kclab.db.queries.runs import find_run
@@ -133,7 +133,7 @@ class CompareScreen(PairScreen):
             lines.append(Text(text, style="yellow"))
         self.head(*lines)
         counts = Counter(one.change for one in found.found)
-        self.tell(", ".join(f"{counts[change]:,} {change}" for change in Change))
+        self.tell(told_counts(counts))
 
 
 _SAME = Change.SAME

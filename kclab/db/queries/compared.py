@@ -19,6 +19,8 @@ class Change(StrEnum):
     BETTER = "better"
     CHANGED = "changed"
     """Other inputs or outputs, which is neither better nor worse by itself."""
+    UNDECIDED = "undecided"
+    """Timed in both, but neither a change nor sameness is proven."""
     APPEARED = "appeared"
     VANISHED = "vanished"
     SAME = "same"
@@ -41,6 +43,17 @@ class Compared:
     before: str | None
     """What run A found; None where it has no such thing."""
     after: str | None
+    gain: float | None = None
+    """Of a timing: time before / after, above 1 where it became faster."""
+    gain_low: float | None = None
+    gain_high: float | None = None
+    """The gain's confidence interval; None where it is unbounded."""
+    noise: float | None = None
+    """The noise floor: relative differences up to this decide nothing."""
+    verdict: str | None = None
+    """A timing's `kclab.core.stats.Verdict`, B against A."""
+    basis: str | None = None
+    """What the gain rests on, a `kclab.core.sessions.Basis`."""
 
     @property
     def comparable(self) -> bool:
@@ -64,3 +77,9 @@ def join_rows(
             left.append(row)
     taken = {id(b) for _, b in pairs}
     return pairs, left, [row for row in second if id(row) not in taken]
+
+
+def told_counts(counts: Mapping[Change, int]) -> str:
+    """`1 worse, 0 better, …`: how many changes of each kind; undecided only where some are."""
+    shown = (c for c in Change if c is not Change.UNDECIDED or counts.get(c))
+    return ", ".join(f"{counts.get(change, 0):,} {change}" for change in shown)

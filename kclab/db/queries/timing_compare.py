@@ -1,30 +1,32 @@
 """Timings of two runs: measurements by name, searched GEMM configs by workload, config and scope.
 
-What is compared is each run's ratio to its own control, since it holds where clocks or machines
-differ. A change counts when the confidence intervals do not overlap and it is beyond MARGIN. What
-was timed without a control is compared by its samples.
+What is compared is each run's ratio to its own control, round by round where the samples are here,
+since it holds where clocks or machines differ; what was timed without a control is compared by its
+samples: `kclab.core.sessions`.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable
+from typing import Any
 
-from kclab.core.stats import MARGIN, SAMENESS_LIMIT, Verdict, judge
-from kclab.core.unpaired import shift_interval
+from kclab.core.sessions import Session, Shift, compare_sessions
+from kclab.core.stats import Sample, Verdict
 from kclab.db.queries.compared import Change, Compared, Row, join_rows
 
 MEASUREMENTS = """
-    SELECT id, name, NULL AS workload, NULL AS place, NULL AS exact, candidate_ms, ratio, ratio_low,
-        ratio_high
+    SELECT id, name, NULL AS workload, NULL AS place, NULL AS exact, NULL AS floor, candidate_ms,
+        ratio, ratio_low, ratio_high
     FROM measurement m WHERE run_id = ?
         AND NOT EXISTS (SELECT 1 FROM fc2_result f WHERE f.measurement_id = m.id)
     ORDER BY name, id
 """
 
 RESULTS = """
-    SELECT NULL AS id, d.name, w.uuid AS workload,
-        concat_config || ' ' || f.scope AS place, f.exact, f.b_ms AS candidate_ms, f.ratio,
+    SELECT f.measurement_id AS id, d.name, w.uuid AS workload,
+        concat_config || ' ' || f.scope AS place, f.exact, f.floor, f.b_ms AS candidate_ms, f.ratio,
         f.ratio_low, f.ratio_high
     FROM fc2_result f JOIN fc2_boundary b ON b.id = f.boundary_id
         JOIN workload w ON w.id = b.workload_id JOIN definition d ON d.id = w.definition_id
@@ -49,8 +51,8 @@ def compare_timings(connection: sqlite3.Connection, run_a: int, run_b: int) -> I
         lambda row: (row["name"], row["workload"], row["place"]),
     )
     for a, b in pairs:
-        change = _plain_change(connection, a, b) if a["id"] and b["id"] else None
-        yield _timing(change or _timing_change(a, b), a, b)
+        shift = compare_sessions(timed_session(connection, a), timed_session(connection, b))
+        yield _timing(_timing_change(a, b, shift), a, b, shift)
     yield from (_timing(Change.VANISHED, a, None) for a in first)
     yield from (_timing(Change.APPEARED, None, b) for b in second)
 
@@ -64,44 +66,56 @@ def _timings(connection: sqlite3.Connection, run_id: int) -> list[Row]:
     return [*measured, *last.values()]
 
 
-def _plain_change(connection: sqlite3.Connection, a: Row, b: Row) -> Change | None:
-    """The change of a time that has no control in either run; None where one has."""
-    if a["ratio"] is not None or b["ratio"] is not None:
-        return None
-    before, after = (_samples(connection, row["id"]) for row in (a, b))
-    if not before or not after:
-        return None
-    # No A/A samples span the two sessions; sameness is held to its own limit.
-    verdict = judge(shift_interval(before, after), SAMENESS_LIMIT)
-    return {Verdict.FAST: Change.BETTER, Verdict.SLOW: Change.WORSE}.get(verdict, Change.SAME)
-
-
-def _samples(connection: sqlite3.Connection, measurement_id: int) -> list[float]:
-    rows = connection.execute(
-        "SELECT ms FROM timing_sample WHERE measurement_id = ? ORDER BY round, position",
-        (measurement_id,),
+def timed_session(connection: sqlite3.Connection, row: Row) -> Session:
+    """What a row with `id` (its measurement's), ratio, ratio_low, ratio_high and floor rests on."""
+    samples = connection.execute(
+        "SELECT round, position, arm, ms FROM timing_sample WHERE measurement_id = ?"
+        " ORDER BY round, position",
+        (row["id"],),
     )
-    return [float(row[0]) for row in rows]
+    return Session(
+        [Sample(*sample) for sample in samples],
+        row["ratio"],
+        row["ratio_low"],
+        row["ratio_high"],
+        row["floor"],
+    )
 
 
-def _timing_change(a: Row, b: Row) -> Change:
+CHANGES = {
+    Verdict.FAST: Change.BETTER,
+    Verdict.SLOW: Change.WORSE,
+    Verdict.SAME: Change.SAME,
+    Verdict.UNDECIDED: Change.UNDECIDED,
+}
+
+
+def _timing_change(a: Row, b: Row, shift: Shift | None) -> Change:
     if a["exact"] != b["exact"]:
         return Change.BETTER if b["exact"] else Change.WORSE
-    if a["ratio"] is None or b["ratio"] is None:
-        return Change.SAME if a["ratio"] == b["ratio"] else Change.CHANGED
-    gain = b["ratio"] / a["ratio"]
-    if gain > 1 + MARGIN and _above(b, a):
-        return Change.BETTER
-    return Change.WORSE if gain < 1 / (1 + MARGIN) and _above(a, b) else Change.SAME
+    if shift is not None:
+        return CHANGES[shift.verdict]
+    return Change.SAME if a["ratio"] == b["ratio"] else Change.CHANGED
 
 
-def _above(high: Row, low: Row) -> bool:
-    """Whether one's interval lies wholly above the other's; unbounded ones never do."""
-    bounds = (high["ratio_low"], low["ratio_high"])
-    return None not in bounds and bounds[0] > bounds[1]
+def shift_fields(shift: Shift | None) -> dict[str, Any]:
+    """A shift as the fields of a row: gain, its interval (None where unbounded), noise, verdict,
+    basis.
+    """
+    if shift is None:
+        return dict.fromkeys(("gain", "gain_low", "gain_high", "noise", "verdict", "basis"))
+    bounded = bool(shift.ratio.coverage) and math.isfinite(shift.ratio.high)
+    return {
+        "gain": shift.ratio.estimate,
+        "gain_low": shift.ratio.low if bounded else None,
+        "gain_high": shift.ratio.high if bounded else None,
+        "noise": shift.floor,
+        "verdict": shift.verdict.value,
+        "basis": shift.basis.value,
+    }
 
 
-def _timing(change: Change, a: Row | None, b: Row | None) -> Compared:
+def _timing(change: Change, a: Row | None, b: Row | None, shift: Shift | None = None) -> Compared:
     row = b if b is not None else a
     assert row is not None
     return Compared(
@@ -115,6 +129,7 @@ def _timing(change: Change, a: Row | None, b: Row | None) -> Compared:
         rank=None,
         before=None if a is None else _told_ratio(a),
         after=None if b is None else _told_ratio(b),
+        **shift_fields(shift),
     )
 
 
