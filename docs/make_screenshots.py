@@ -15,7 +15,7 @@ from tests.cli.sample import NOW
 from tests.tui.driving import settled
 from tests.tui.sample import fill
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).resolve().parent / "images"
 
 SHOTS = {
     "runs": ("space", "down", "space"),
@@ -46,7 +46,8 @@ def main() -> None:
     time.tzset()
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.at(Path(folder) / "kclab.db")
+        os.chdir(folder)  # the screens name the database from here
+        store = Store.at(Path("kclab.db"))
         ensure_current(store.database)
         fill(store)
         for name, keys in SHOTS.items():

@@ -23,9 +23,10 @@ def loaded_after(statements: str, names: tuple[str, ...]) -> list[str]:
         "import kclab.cli",
         "from kclab.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "from kclab.cli import main\ntry: main(['db', '--help'])\nexcept SystemExit: pass",
+        "from kclab.cli import main\ntry: main(['ui', '--help'])\nexcept SystemExit: pass",
         "import kclab.db.runs, kclab.db.store, kclab.blob.folder",
     ],
-    ids=["package", "help", "command-help", "services"],
+    ids=["package", "help", "command-help", "ui-help", "services"],
 )
 def test_command_line_loads_nothing_heavy(statements: str) -> None:
     assert loaded_after(statements, HEAVY) == []

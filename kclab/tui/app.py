@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
+from rich.terminal_theme import TerminalTheme
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -26,6 +27,16 @@ POLL_S = 1.0
 
 LOOK_AGAIN_S = 10.0
 """After so long without a change it reads all the same: a run that died writes nothing."""
+
+PALETTE = TerminalTheme(
+    (18, 18, 18),
+    (224, 224, 224),
+    [(64, 64, 64), (255, 138, 138), (126, 211, 98), (255, 190, 92), (110, 168, 255),
+     (214, 140, 255), (92, 214, 224), (224, 224, 224)],
+)  # fmt: skip
+"""Black, red, green, yellow, blue, magenta, cyan, white: all light enough to be read on black, also
+as greys where NO_COLOR takes their colour.
+"""
 
 
 class KclabApp(App[None]):
@@ -58,6 +69,7 @@ class KclabApp(App[None]):
         super().__init__()
         # Every frame of an animation is traffic on a remote line.
         self.animation_level = "none"
+        self.ansi_theme_dark = PALETTE
         self.store = store
         self.pages = Reader(store)
         """For what is in view: its questions take milliseconds."""
@@ -155,7 +167,9 @@ def _binding(binding: BindingType) -> Binding | None:
 
 
 def _meaning(screen: LabScreen, binding: Binding) -> str:
-    """The first line of what the action's method says of itself."""
+    """The binding's tooltip, or the first line of what its method says of itself."""
+    if binding.tooltip:
+        return binding.tooltip
     name = binding.action.partition("(")[0].rpartition(".")[2]
     for owner in (screen, screen.app):
         method = getattr(owner, f"action_{name}", None)

@@ -35,7 +35,7 @@ class TopBar(Horizontal):
         for mode, key, name in PLACES:
             state = "here" if mode == self._here else "place"
             yield Label(f"[@click=app.go('{mode}')]{key} {name}[/]", classes=state)
-        yield Label(_tail(self._database, 36), id="database", markup=False)
+        yield Label(_told(self._database, 36), id="database", markup=False)
 
 
 class StatusLine(Static):
@@ -53,9 +53,11 @@ class StatusLine(Static):
         self.update(Text(text, no_wrap=True, overflow="ellipsis"))
 
 
-def _tail(path: Path, width: int) -> str:
+def _told(path: Path, width: int) -> str:
+    """A path as short as it says all: from here, from home, or its end."""
     text = str(path)
-    home = str(Path.home())
-    if text.startswith(f"{home}/"):
-        text = f"~{text[len(home) :]}"
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.is_relative_to(folder):
+            text = f"{name}{path.relative_to(folder)}"
+            break
     return text if len(text) <= width else f"…{text[1 - width :]}"

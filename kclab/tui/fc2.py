@@ -35,7 +35,7 @@ RESULT_FIELDS = (
     Field("interval", "95 %", 17, right=True, room=104),
     Field("verdict", "verdict", 9),
     Field("exact", "bytes", 7, show=show_bytes_equal),
-    Field("gates", "gates", 9, room=76),
+    Field("gates", "gates", 9, room=92),
     Field("b_ms", "ms", 8, show=lambda ms: f"{ms:.4g}", right=True, room=112),
     Field("config", "config", 12, grow=True),
     Field("measured_us", "measured", 12, show=show_time, room=130),
@@ -110,7 +110,7 @@ class ResultsScreen(LabScreen):
         plot = self.query_one("#plot", Static)
         width = (plot.size.width or self.size.width) - 2
         title = Text.assemble(
-            (row["config"], "bold"), f"  {row['scope']}  result {row['result_id']}"
+            (row["config"], "bold"), f"  {row['scope']}, {row['gates']}, result {row['result_id']}"
         )
         title.truncate(width, overflow="ellipsis")
         plot.update(Group(title, *strip_plot(samples, width)))
@@ -141,7 +141,8 @@ class Fc2Screen(ResultsScreen):
         "One line for each budget that changes the answer: with 'from 4 MiB' this config is the "
         "best that needs no more than 4 MiB, up to the next line's budget. gain: B0 / B, the "
         "heuristic's first choice against this config, by ABBA pairs. A is the accepted baseline. "
-        "The strip shows every sample; the bar under it spans half of them, ┻ is the median."
+        "The strip shows every sample; the bar under it spans half of them, ┻ is the median; +2 "
+        "are two more beyond the right end."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e", "exactness", "Exact / any"),

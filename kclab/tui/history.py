@@ -19,15 +19,15 @@ from kclab.tui.rows import ListedRows
 from kclab.tui.screen import LabScreen
 from kclab.tui.table import Field, RowTable
 
-BAR = 24
+BAR = 20
 
 FIELDS = (
     Field("measured_us", "measured", 12, show=show_time),
     Field("ratio", "gain", 7, show=show_gain, right=True),
     Field("bar", "95 % interval", BAR),
     Field("verdict", "verdict", 9),
-    Field("exact", "bytes", 7, show=show_bytes_equal),
-    Field("changed", "changed since the one before", 12, grow=True),
+    Field("exact", "bytes", 7, show=show_bytes_equal, room=92),
+    Field("changed", "changed since before", 20, grow=True),
     Field("gates", "gates", 9, room=110),
     Field("stage", "stage", 10, room=124),
 )

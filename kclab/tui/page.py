@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from kclab.cli.table import Column, laid_out, printable, record_lines
+from kclab.cli.table import STATUS_STYLES, Column, laid_out, printable
 from kclab.tui.screen import LabScreen
 
 
@@ -36,7 +37,19 @@ def part(title: str, *content: RenderableType) -> Group:
 
 def fields_part(title: str, fields: Mapping[str, Any]) -> Group:
     """A part of `name  value` lines."""
-    return part(title, *record_lines(fields))
+    return part(title, fields_grid(fields))
+
+
+def fields_grid(fields: Mapping[str, Any]) -> Table:
+    """`name  value` lines; what is long goes on under its own beginning."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in fields.items():
+        text = "-" if value is None else printable(str(value))
+        style = STATUS_STYLES.get(text.partition(" (")[0], "")
+        grid.add_row(Text(name, style="bold"), Text(text, style=style))
+    return grid
 
 
 def table_part(

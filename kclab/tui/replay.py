@@ -28,8 +28,8 @@ def _count(count: int) -> str:
 
 
 FIELDS = (
-    Field("definition", "definition", 20, grow=True, tail=True),
-    *(Field(name, name, 8, show=_count, right=True, cell=True) for name in COLUMNS),
+    Field("definition", "definition", 16, grow=True, tail=True),
+    *(Field(name, name, 7, show=_count, right=True, cell=True) for name in COLUMNS),
 )
 
 STYLES = {"warned": "yellow", "waiting": "cyan"}
@@ -126,8 +126,7 @@ class ReplayScreen(LabScreen):
     def _moved(self) -> None:
         row = self.matrix.row
         if row is None:
-            self.tell("no definition" if self._matrix else "")
-            return
+            return  # nothing is counted yet, or the count failed and says so
         told = counted(len(self._matrix), "definition")
         name = COLUMNS[self.matrix.column]
         self.tell(f"{told} · {row[name]:,} {name} of {row['definition']}")

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from textual.binding import Binding, BindingType
 
 from kclab.cli.fc2_show import show_gain, with_text
 from kclab.cli.output import Column
 from kclab.cli.show import short_run, show_error, show_local, show_ms, show_time
-from kclab.cli.table import record_lines
 from kclab.core.stats import Sample
 from kclab.core.units import format_bytes, format_count
 from kclab.db.queries.fc2_samples import ResultDetails, result_details
 from kclab.db.queries.run_diff import flattened
-from kclab.tui.page import PageScreen, fields_part, lines_part, part, table_part
+from kclab.tui.page import PageScreen, fields_grid, fields_part, lines_part, part, table_part
 from kclab.tui.plots import round_plot, strip_plot
 
 PARITY_COLUMNS = (
@@ -95,7 +94,7 @@ class ResultScreen(PageScreen):
 
 def _parts(details: ResultDetails) -> Iterator[RenderableType]:
     row = with_text(details.result)
-    yield Group(*record_lines(_head(row)))
+    yield fields_grid(_head(row))
     yield part("samples", SamplePlots(details.samples))
     yield fields_part("ratios", _ratios(row))
     yield from table_part("parity", details.parity, PARITY_COLUMNS)

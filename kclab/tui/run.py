@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from textual.binding import Binding, BindingType
 
 from kclab.cli.run_page import (
@@ -16,10 +16,9 @@ from kclab.cli.run_page import (
     parameter_fields,
 )
 from kclab.cli.show import short_run
-from kclab.cli.table import record_lines
 from kclab.db.queries.run_details import run_details
 from kclab.db.queries.runs import find_run
-from kclab.tui.page import PageScreen, fields_part, lines_part, table_part
+from kclab.tui.page import PageScreen, fields_grid, fields_part, lines_part, table_part
 
 
 class RunScreen(PageScreen):
@@ -61,7 +60,7 @@ class RunScreen(PageScreen):
 
 
 def _parts(details: Mapping[str, Any]) -> Iterator[RenderableType]:
-    yield Group(*record_lines(head_fields(details)))
+    yield fields_grid(head_fields(details))
     # What went wrong comes first: one opens a run to see that.
     tables = sorted(TABLES, key=lambda table: table[0] not in ("errors", "did not pass"))
     for title, key, columns in tables:

@@ -45,8 +45,14 @@ class RunsScreen(LabScreen):
         "the uuid, the summary, the note, the host and what was typed. Right arrow completes."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter('text')", "Filter", key_display="/"),
-        Binding("f", "filter('command')", "Filter fields", show=False),
+        Binding("slash", "filter('text')", "Filter", key_display="/", tooltip="filter by text"),
+        Binding(
+            "f",
+            "filter('command')",
+            "Filter fields",
+            show=False,
+            tooltip="filter by command; tab goes on to status, tag, since",
+        ),
         Binding("x", "clear_filter", "Clear", show=False),
         Binding("space", "mark", "Mark", key_display="␣"),
         Binding("c", "compare", "Compare"),

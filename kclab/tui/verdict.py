@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from textual.binding import Binding, BindingType
 
 from kclab.cli.show import (
@@ -18,10 +18,10 @@ from kclab.cli.show import (
     show_place,
     show_shape,
 )
-from kclab.cli.table import Column, record_lines
+from kclab.cli.table import Column
 from kclab.core.units import format_bytes, format_count, format_duration
 from kclab.db.queries.verdict_matrix import one_verdict
-from kclab.tui.page import PageScreen, fields_part, lines_part, table_part
+from kclab.tui.page import PageScreen, fields_grid, fields_part, lines_part, table_part
 from kclab.tui.table import RowTable
 
 OUTPUT_COLUMNS = (
@@ -32,7 +32,7 @@ OUTPUT_COLUMNS = (
     Column("elements", "of", right=True, show=format_count),
     Column("max_abs", "max error", right=True, show=show_error),
     Column("relative_rms", "rel. RMS", right=True, show=show_error),
-    Column("tolerance"),
+    Column("tolerance", wrap=True),
 )
 ORACLE_COLUMNS = (
     Column("name", "output"),
@@ -101,7 +101,7 @@ class VerdictScreen(PageScreen):
 
 
 def _parts(verdict: Mapping[str, Any]) -> Iterator[RenderableType]:
-    yield Group(*record_lines(_head(verdict)))
+    yield fields_grid(_head(verdict))
     outputs = [_output(row) for row in verdict["outputs"]]
     yield from table_part("outputs", outputs, OUTPUT_COLUMNS)
     for row in verdict["outputs"]:

@@ -39,7 +39,8 @@ class ShownRows(PagedRows):
         if row is None:
             return None
         off = None if row["mismatched"] is None else f"{_share(row['mismatched'], row['elements'])}"
-        return {**row, "off": off, "place": show_module(row) or None}
+        place = show_module(row) if row["operation"] else row["origin"]
+        return {**row, "off": off, "place": place}
 
 
 def _share(part: int, whole: int) -> str:

@@ -105,7 +105,8 @@ def _fc2(connection: sqlite3.Connection) -> None:
     for workload, rows in ((1, (4096, 4096)), (2, (1000, 1024))):
         connection.execute(
             "INSERT INTO fc2_boundary(id, workload_id, precision, m, m_padded, n, k,"
-            " fast_accumulation, source, added_us) VALUES (?, ?, 'nvfp4', ?, ?, 6144, 24576, 0, 'synthetic', ?)",
+            " fast_accumulation, source, added_us)"
+            " VALUES (?, ?, 'nvfp4', ?, ?, 6144, 24576, 0, 'synthetic', ?)",
             (workload, workload, *rows, NOW_US - 2 * HOUR),
         )
     names = ("algorithm_id", "tile_id", "stages_id", "split_k", "reduction_scheme", "cta_swizzle",

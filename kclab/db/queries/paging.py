@@ -59,16 +59,24 @@ class Order:
 
     def survey(self, connection: sqlite3.Connection, at: Anchor | None = None) -> Survey:
         """See Listing."""
-        total = connection.execute(
-            f"SELECT count(*) FROM {self.source}{self._where()}", self.values
-        ).fetchone()[0]
-        anchors = connection.execute(
+        rows = connection.execute(
             f"SELECT k, i FROM (SELECT {self.key} AS k, {self.id} AS i, row_number() OVER"
             f" (ORDER BY {self.key} DESC, {self.id} DESC) AS n"
             f" FROM {self.source}{self._where()}) WHERE n % {PAGE} = 1",
             self.values,
-        ).fetchall()
-        return Survey(int(total), [(a[0], a[1]) for a in anchors], self._position(connection, at))
+        )
+        anchors = [(row[0], row[1]) for row in rows]
+        return Survey(self._total(connection, anchors), anchors, self._position(connection, at))
+
+    def _total(self, connection: sqlite3.Connection, anchors: Sequence[Anchor]) -> int:
+        """Whole pages, and what the last one holds: no second walk over all rows."""
+        if not anchors:
+            return 0
+        where = self._where(f"({self.key}, {self.id}) <= (?, ?)")
+        last = connection.execute(
+            f"SELECT count(*) FROM {self.source}{where}", (*self.values, *anchors[-1])
+        ).fetchone()
+        return (len(anchors) - 1) * PAGE + int(last[0])
 
     def _position(self, connection: sqlite3.Connection, at: Anchor | None) -> int | None:
         if at is None:

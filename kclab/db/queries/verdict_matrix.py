@@ -29,7 +29,7 @@ STATUSES = ("passed", "failed", "error", "skipped")
 
 LISTED = """
     p.id, p.subject AS workload, p.definition, p.status, coalesce(p.reason, p.warning) AS reason,
-    p.device, p.started_us, c.module_path, c.operation, c.variant, c.step, c.rank,
+    p.device, p.started_us, p.origin, c.module_path, c.operation, c.variant, c.step, c.rank,
     (SELECT sum(mismatched) FROM replay_output o WHERE o.replay_id = p.id) AS mismatched,
     (SELECT sum(elements) FROM replay_output o WHERE o.replay_id = p.id) AS elements,
     (SELECT max(max_abs) FROM replay_output o WHERE o.replay_id = p.id) AS max_abs,
@@ -105,7 +105,7 @@ def one_verdict(connection: sqlite3.Connection, replay_id: int) -> dict[str, Any
     Raises NothingMatched.
     """
     row = connection.execute(
-        f"SELECT {LISTED}, p.seconds, p.origin, p.imported, p.warning, r.uuid AS run,"
+        f"SELECT {LISTED}, p.seconds, p.imported, p.warning, r.uuid AS run,"
         " c.uuid AS capture, c.request_id, k.uuid AS capture_run, w.axes, p.workload_id,"
         " e.kind AS error_kind, e.message AS error, e.traceback FROM replay p"
         " JOIN run r ON r.id = p.run_id LEFT JOIN capture c ON c.id = p.capture_id"

@@ -1,0 +1,104 @@
+"""Listings by pages say what whole listings say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kclab.db.connection import writing
+from kclab.db.queries.paging import PAGE
+from kclab.db.queries.run_pages import RunListing
+from kclab.db.queries.runs import RunFilter, list_runs
+from kclab.db.queries.verdict_matrix import VerdictListing, verdict_matrix
+from kclab.db.runs import add_environment
+from kclab.db.store import Store
+
+RUNS = 2 * PAGE + 50
+HERE_US = 1_790_000_000_000_000
+
+
+def add_runs(store: Store, numbers: range) -> None:
+    """Runs of which every second started in the same microsecond as the one before."""
+    with closing(store.write()) as connection, writing(connection):
+        environment = add_environment(connection, {"os": "Linux", "python": "3.11"})
+        connection.executemany(
+            "INSERT INTO run(uuid, command, status, started_us, finished_us, heartbeat_us, pid,"
+            " environment_id, argv, params, summary) VALUES (?,?,?,?,?,?,1,?,'[]','{}',?)",
+            [
+                (f"{n:08x}-0000-7000-8000-000000000000", ("capture", "replay")[n % 3 == 0],
+                 ("passed", "failed")[n % 7 == 0], HERE_US + n // 2 * 1000, HERE_US + n * 1000,
+                 HERE_US, environment, f"row {n}")
+                for n in numbers
+            ],
+        )  # fmt: skip
+
+
+@pytest.fixture
+def many(store: Store) -> Iterator[Store]:
+    add_runs(store, range(RUNS))
+    yield store
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        RunFilter(),
+        RunFilter(commands=["replay"]),
+        RunFilter(statuses=["failed"], text="ROW 1"),
+        RunFilter(text="nowhere"),
+        RunFilter(since_us=HERE_US + 100_000, until_us=HERE_US + 110_000),
+    ],
+    ids=["all", "command", "status-and-text", "none", "range"],
+)
+def test_pages_one_after_another_are_the_listing(many: Store, wanted: RunFilter) -> None:
+    listing = RunListing(wanted)
+    with closing(many.read()) as connection:
+        survey = listing.survey(connection)
+        paged = [row for anchor in survey.anchors for row in listing.page(connection, anchor)]
+        whole = list_runs(connection, wanted)
+    assert survey.total == len(whole)
+    assert [row["uuid"] for row in paged] == [row["uuid"] for row in whole]
+
+
+def test_position_of_a_row_moves_as_newer_ones_come(many: Store) -> None:
+    listing = RunListing(RunFilter())
+    with closing(many.read()) as connection:
+        row = listing.page(connection, None)[30]
+        before = listing.survey(connection, row["anchor"]).position
+    add_runs(many, range(RUNS, RUNS + 7))
+    with closing(many.read()) as connection:
+        after = listing.survey(connection, row["anchor"]).position
+    assert (before, after) == (30, 37)
+
+
+def test_matrix_counts_only_the_last_verdict_of_a_capture(lab: Store) -> None:
+    with closing(lab.read()) as connection:
+        before = verdict_matrix(connection)[0]
+    with closing(lab.write()) as connection, writing(connection):
+        connection.execute(
+            "INSERT INTO replay(run_id, subject, definition, capture_id, workload_id, status,"
+            " started_us, imported) SELECT run_id, subject, definition, capture_id, workload_id,"
+            " 'passed', started_us + 1, 0 FROM replay WHERE status = 'failed' AND capture_id > 0"
+        )
+    with closing(lab.read()) as connection:
+        after = verdict_matrix(connection)[0]
+    assert (before["passed"], before["failed"]) == (4, 1)
+    assert (after["passed"], after["failed"]) == (5, 0)
+
+
+def test_every_count_of_the_matrix_is_the_length_of_its_list(lab: Store) -> None:
+    with closing(lab.read()) as connection:
+        for line in verdict_matrix(connection):
+            for status in ("passed", "failed", "error", "skipped", "warned"):
+                listing = VerdictListing(line["definition"], status)
+                assert listing.survey(connection).total == line[status], json.dumps(line)
+
+
+def test_capture_that_was_never_replayed_waits(lab: Store) -> None:
+    with closing(lab.write()) as connection, writing(connection):
+        connection.execute("DELETE FROM replay WHERE capture_id = 3")
+    with closing(lab.read()) as connection:
+        assert verdict_matrix(connection)[0]["waiting"] == 1
