@@ -23,7 +23,9 @@ def import_command(
     context: typer.Context,
     path: Annotated[
         Path,
-        typer.Argument(help="A capture root, dataset folder, FlashInfer-Trace set, or kclab.db."),
+        typer.Argument(
+            help="A capture root, dataset, FlashInfer-Trace set, kclab.db, or engine's dump."
+        ),
     ],
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the good rows of a root that has bad ones.")
@@ -44,6 +46,10 @@ def import_command(
     definitions: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder of the root's definitions.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Checkpoint whose weights an SGLang dump's linears have."),
+    ] = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Merge a validated capture, dataset or store into this store, by content, nothing twice.
@@ -53,13 +59,13 @@ def import_command(
     1 something was refused, 3 there was nothing in it.
 
     Examples: kclab import results/run7 · kclab import ../other/kclab.db
-    · kclab import trace --partial
+    · kclab import trace --partial · kclab import flashinfer_dumps
     """
     from kclab.cli.progress import shown_progress
     from kclab.dataset.importing import import_path
     from kclab.dataset.options import ImportOptions
 
-    options = ImportOptions(partial, include_unvalidated, link, verify, repair, definitions)
+    options = ImportOptions(partial, include_unvalidated, link, verify, repair, definitions, model)
     with shown_progress() as progress:
         summary = import_path(current_store(context), path, options, progress=progress)
     _tell(summary)

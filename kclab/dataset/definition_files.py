@@ -25,7 +25,7 @@ def load_definitions(root: Path, extra: Path | None, warnings: list[str]) -> dic
     rows that need it are refused by name.
     """
     found: dict[str, Definition] = {}
-    for folder in (extra, root / "definitions", root.parent / "definitions"):
+    for folder in (extra, _own_folder(root, warnings), root.parent / "definitions"):
         for path in _files(folder):
             try:
                 body = json.loads(path.read_bytes())
@@ -36,6 +36,15 @@ def load_definitions(root: Path, extra: Path | None, warnings: list[str]) -> dic
                 continue
             found.setdefault(definition.name, definition)
     return found
+
+
+def _own_folder(root: Path, warnings: list[str]) -> Path | None:
+    """`root/definitions`, unless a link makes another place of it."""
+    try:
+        return contained(root, "definitions")
+    except DatasetRefused as error:
+        warnings.append(f"{root}: {error} It was left out.")
+        return None
 
 
 def _files(folder: Path | None) -> Iterator[Path]:

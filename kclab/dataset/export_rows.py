@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from kclab.core.errors import BadUsage, NothingMatched
+from kclab.core.errors import BadUsage, EnvironmentLacking, NothingMatched
 from kclab.dataset.redaction import redact
 from kclab.db.connection import translated
 from kclab.db.queries.runs import find_run
@@ -50,7 +50,7 @@ def copy_rows(
     """
     rough = target.with_name(f"{target.name}.rough")
     with translated(database), closing(sqlite3.connect(database)) as live:
-        live.execute("VACUUM INTO ?", (str(rough),))
+        _copy_whole(live, rough)
     try:
         with closing(sqlite3.connect(rough, isolation_level=None)) as copy:
             copy.row_factory = sqlite3.Row
@@ -71,6 +71,15 @@ def copy_rows(
             copy.execute("VACUUM INTO ?", (str(target),))
     finally:
         rough.unlink(missing_ok=True)
+
+
+def _copy_whole(live: sqlite3.Connection, rough: Path) -> None:
+    try:
+        live.execute("VACUUM INTO ?", (str(rough),))
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN):
+            raise
+        raise EnvironmentLacking(f"{rough.parent} cannot be written to: {error}.") from error
 
 
 def mark_absent(database: Path, hint: str, kept: Sequence[str] = ()) -> None:

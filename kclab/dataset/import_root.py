@@ -29,9 +29,15 @@ DISTRUST = "a root that holds such a path or file is taken with no row."
 
 
 def import_root(
-    active: ActiveRun, path: Path, options: ImportOptions, progress: Progress
+    active: ActiveRun,
+    path: Path,
+    options: ImportOptions,
+    progress: Progress,
+    origin: Path | None = None,
 ) -> ImportSummary:
     """Bring a capture root, merged dataset or FlashInfer-Trace dataset into the run's store.
+
+    Rows say that they came from `origin`, where the root is only a form of something else.
 
     Raises RootRefused (nothing was imported), BlobDamaged when `--verify` finds the store's own
     bytes wrong, NothingMatched for a root without rows.
@@ -52,7 +58,7 @@ def import_root(
     try:
         prepared = content.prepare(summary)
         _refuse(path, options, summary.refused)
-        _commit(active, path, options, prepared, foreign, arrivals, summary)
+        _commit(active, origin or path, options, prepared, foreign, arrivals, summary)
     finally:
         arrivals.discard()
     return summary

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from kclab.dataset.dumps.kinds import DumpKind, dump_kind
 from kclab.dataset.import_root import import_root
 from kclab.dataset.import_store import find_database, import_store
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress
 from kclab.dataset.roots import root_kind
-from kclab.db.runs import run
+from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
 
 
@@ -34,14 +36,31 @@ def import_path(
     database = find_database(path)
     if database is not None and path.is_dir() and _same_file(database, store.database):
         database = None  # the working folder holds this store: look for a dataset beside it
-    if database is None:
+    dumped = dump_kind(path) if database is None else None
+    if database is None and dumped is None:
         root_kind(path)  # a path that is no dataset is refused before there is a run or a database
     with run(store, "import", params) as active, _no_cycle_search():
-        if database is None:
+        if dumped is not None:
+            summary = _import_dump(active, path, dumped, options, report)
+        elif database is None:
             summary = import_root(active, path, options, report)
         else:
             summary = import_store(active, path, database, options, report)
         active.finish_as("failed" if summary.refused else "passed", _line(summary))
+    return summary
+
+
+def _import_dump(
+    active: ActiveRun, path: Path, kind: DumpKind, options: ImportOptions, report: Progress
+) -> ImportSummary:
+    from kclab.dataset.dumps.convert import convert_dump  # it needs torch
+
+    with tempfile.TemporaryDirectory(prefix="kclab-dump-") as folder:
+        left_out = convert_dump(kind, path, options.model, Path(folder))
+        unjudged = replace(options, include_unvalidated=True, link=False)
+        summary = import_root(active, Path(folder), unjudged, report, origin=path)
+    summary.source = kind.value
+    summary.warnings = [f"left out: {reason}." for reason in left_out] + summary.warnings
     return summary
 
 

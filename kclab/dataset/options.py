@@ -29,6 +29,8 @@ class ImportOptions:
     """As `verify`, and replace the store's damaged files by the source's verified ones."""
     definitions: Path | None = None
     """A folder of definitions beside the root's own."""
+    model: Path | None = None
+    """The checkpoint whose weights a dump's linears have; SGLang's dumps hold none."""
 
     @property
     def rereads(self) -> bool:
