@@ -140,7 +140,7 @@ def _capture_model(store: Store, values: dict[str, Any], backend: str) -> list[i
     from kclab.fc2.h3_boundary import capture_h3
 
     options = make_h3_options(values)
-    with shown_progress() as progress:
+    with shown_progress(lines=True) as progress:
         taken = capture_h3(store, options, backend, progress=progress, params=_params(values))
     return list(taken.boundary_ids.values())
 
@@ -198,7 +198,7 @@ def block_gate(
     options = make_h3_options(context.params)
     measured = _gate_options(candidate, workspace, warmup, rounds)
     store, name = current_store(context), backend or default_backend()
-    with shown_progress() as progress:
+    with shown_progress(lines=True) as progress:
         report = gate(
             store, options, name, measured, progress=progress, params=_params(context.params)
         )
@@ -256,7 +256,7 @@ def trajectory(
     options = make_h3_options({**context.params, "input_": None, "sampler_step": None})
     limit = float("inf") if max_seconds is None else parse_seconds(max_seconds)
     store, name = current_store(context), backend or default_backend()
-    with shown_progress() as progress:
+    with shown_progress(lines=True) as progress:
         report = trajectory_gate(
             store,
             options,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kclab.core.digest import canonical_json, workload_uuid
+from kclab.core.digest import canonical_json, tensor_digest, workload_uuid
 from kclab.core.errors import BadUsage, NothingMatched
 from kclab.core.families import FAMILIES
 from kclab.core.times import now_us
@@ -24,10 +26,15 @@ from kclab.fc2.producer import swiglu
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kclab.blob.batch import BlobBatch
+
 STORED_BYTES = 64 << 20
 """Synthetic boundaries up to this size keep their tensors; larger ones keep how to make them."""
 
 SYNTHETIC = "synthetic"
+
+STORED_AT_ONCE = 4
+"""Tensors of a boundary that are hashed and written side by side."""
 
 
 @dataclass(slots=True)
@@ -69,30 +76,40 @@ def synthetic_boundary(problem: Problem, seed: int, device: str) -> Boundary:
 
 def store_boundary(store: Store, connection: sqlite3.Connection, boundary: Boundary) -> int:
     """The id of the boundary's row; the same content is one row."""
+    blobs = _store_tensors(store, _tensors(boundary)) if _keeps_tensors(boundary) else {}
+    sha256 = {name: blob.sha256 for name, blob in blobs.items()}
+    with writing(connection):
+        add_blobs(connection, list(blobs.values()), verified_us=now_us())
+        return _insert(connection, boundary, _inputs(boundary, sha256), sha256)
+
+
+SURROUNDINGS = ("gate_up", "block_input", "block_output")
+
+
+def _tensors(boundary: Boundary) -> dict[str, Tensor]:
+    around = {name: getattr(boundary, name) for name in SURROUNDINGS}
+    return boundary.operands.tensors() | {n: t for n, t in around.items() if t is not None}
+
+
+def _store_tensors(store: Store, tensors: Mapping[str, Tensor]) -> dict[str, BlobRow]:
+    """Blobs of tensors, durable; several at once, since hashing gigabytes takes seconds each."""
+    batch = store.blobs.batch()
+    with ThreadPoolExecutor(STORED_AT_ONCE) as pool:
+        found = pool.map(lambda tensor: _store_tensor(store, batch, tensor), tensors.values())
+        rows = dict(zip(tensors, found, strict=True))
+    batch.sync()
+    return rows
+
+
+def _store_tensor(store: Store, batch: BlobBatch, tensor: Tensor) -> BlobRow:
     from kclab.blob.tensors import to_bytes
 
-    batch = store.blobs.batch()
-    rows: list[BlobRow] = []
-
-    def keep(tensor: Tensor) -> str:
-        plain = to_bytes(tensor)
-        sha256 = batch.add(plain.dtype, plain.shape, plain.data)
-        rows.append(BlobRow(sha256, plain.dtype, plain.shape, memoryview(plain.data).nbytes))
-        return sha256
-
-    inputs = _inputs(boundary, keep)
-    surroundings = (
-        {
-            name: keep(tensor) if (tensor := getattr(boundary, name)) is not None else None
-            for name in ("gate_up", "block_input", "block_output")
-        }
-        if _keeps_tensors(boundary)
-        else {}
-    )
-    batch.sync()
-    with writing(connection):
-        add_blobs(connection, rows, verified_us=now_us())
-        return _insert(connection, boundary, inputs, surroundings)
+    plain = to_bytes(tensor)
+    sha256 = tensor_digest(plain.dtype, plain.shape, plain.data)
+    with closing(store.read()) as connection:
+        row = connection.execute("SELECT 1 FROM blob WHERE sha256 = ?", (sha256,)).fetchone()
+    batch.add(plain.dtype, plain.shape, plain.data, sha256, known=row is not None)
+    return BlobRow(sha256, plain.dtype, plain.shape, memoryview(plain.data).nbytes)
 
 
 def _keeps_tensors(boundary: Boundary) -> bool:
@@ -103,11 +120,12 @@ def _keeps_tensors(boundary: Boundary) -> bool:
     return boundary.source != SYNTHETIC or size <= STORED_BYTES
 
 
-def _inputs(boundary: Boundary, keep: Any) -> dict[str, InputValue]:
+def _inputs(boundary: Boundary, stored: Mapping[str, str]) -> dict[str, InputValue]:
+    """The workload's inputs: blobs where `stored` has their digests, else a recipe."""
     problem = boundary.problem
     tensors = boundary.operands.tensors()
-    if _keeps_tensors(boundary):
-        found = {name: InputValue(blob=keep(tensor)) for name, tensor in tensors.items()}
+    if stored:
+        found = {name: InputValue(blob=stored[name]) for name in tensors}
     else:
         recipe = json.dumps({"kclab": "synthetic", **boundary.recipe, "shape": problem.shape})
         found = {name: InputValue(random=recipe) for name in tensors}
@@ -122,7 +140,7 @@ def _insert(
     connection: sqlite3.Connection,
     boundary: Boundary,
     inputs: Mapping[str, InputValue],
-    surroundings: Mapping[str, str | None],
+    stored: Mapping[str, str],
 ) -> int:
     problem = boundary.problem
     family = f"fc2_{problem.precision.family}"
@@ -146,9 +164,9 @@ def _insert(
             int(problem.fast_accumulation),
             boundary.source,
             boundary.block,
-            surroundings.get("gate_up"),
-            surroundings.get("block_input"),
-            surroundings.get("block_output"),
+            stored.get("gate_up"),
+            stored.get("block_input"),
+            stored.get("block_output"),
             canonical_json(dict(boundary.recipe)),
             now_us(),
         ),

@@ -79,13 +79,19 @@ class BlockGateReport:
 class H3Subject:
     """A model that runs once the lab has opened its run, and what it gave."""
 
-    def __init__(self, options: H3Options, take: Callable[[H3Options, Backend], Traversal]):
-        self._options, self._take = options, take
+    def __init__(
+        self,
+        options: H3Options,
+        take: Callable[[H3Options, Backend], Traversal],
+        progress: Progress,
+    ):
+        self._options, self._take, self._progress = options, take, progress
         self._taken: Traversal | None = None
 
     def probe(self, backend: Backend) -> Boundary:
         """Run the model; the boundary that candidates are chosen on."""
         self._taken = self._take(self._options, backend)
+        self._progress(f"block {self._options.probe}: storing its boundary", 0, 1)
         return self._taken.boundaries[self._options.probe]
 
     @property
@@ -108,7 +114,7 @@ def block_gate(
 
     Raises CheckFailed, with the rows kept, where one does not.
     """
-    model = H3Subject(options, lambda o, backend: _take(o, backend, progress))
+    model = H3Subject(options, lambda o, backend: _take(o, backend, progress), progress)
     subject = Subject(backend_name, make=model.probe, workspace_bytes=gate.workspace_bytes)
     with torch.inference_mode(), session(store, subject, "block-gate", params or {}) as opened:
         candidate = gate.questions.chooser(gate.candidate)(opened)
@@ -116,10 +122,14 @@ def block_gate(
         taken = model.taken
         swapped = CandidateFc2(opened.bench.gemm, prepared, taken.weights)
         results = []
-        for done, (index, boundary) in enumerate(sorted(taken.boundaries.items())):
-            progress("block", done, len(taken.boundaries))
-            result = _gate_block(opened, taken, swapped, index, gate)
-            _keep(store, opened, boundary, candidate.config, result)
+        for done, index in enumerate(sorted(taken.boundaries)):
+
+            def tell(what: str, at: int = done, block: int = index) -> None:
+                progress(f"block {block}: {what}", at, len(taken.boundaries))
+
+            result = _gate_block(opened, taken, swapped, index, gate, tell)
+            tell("storing its boundary")
+            _keep(store, opened, taken.boundaries[index], candidate.config, result)
             results.append(result)
         taken.accepted.close()
         _conclude(opened, candidate.config, results)
@@ -131,7 +141,12 @@ def _take(options: H3Options, backend: Backend, progress: Progress) -> Traversal
 
 
 def _gate_block(
-    opened: Session, taken: Traversal, swapped: CandidateFc2, index: int, gate: GateOptions
+    opened: Session,
+    taken: Traversal,
+    swapped: CandidateFc2,
+    index: int,
+    gate: GateOptions,
+    tell: Callable[[str], None],
 ) -> BlockResult:
     boundary = taken.boundaries[index]
     block = taken.model.blocks[index]
@@ -147,14 +162,20 @@ def _gate_block(
         return call
 
     baseline, candidate = way(taken.accepted.method(fc2)), way(swapped.method(fc2))
+    tell("timing baseline and candidate")
     timing = _time(opened, baseline, candidate, gate)
-    expected, found = baseline(), candidate()
-    parities = {
-        "candidate_vs_baseline": compare(found, expected),
-        "baseline_vs_traversal": compare(expected, traversal),
-        "candidate_vs_traversal": compare(found, traversal),
+    tell("comparing outputs")
+    return BlockResult(index, compare_ways(candidate(), baseline(), traversal), timing)
+
+
+def compare_ways(candidate: Tensor, baseline: Tensor, traversal: Tensor) -> dict[str, Parity]:
+    """The three comparisons of a gate; equal outputs, hundreds of MB each, are hashed once."""
+    known = compare(baseline, traversal)
+    return {
+        "candidate_vs_baseline": compare(candidate, baseline, known.actual_sha256),
+        "baseline_vs_traversal": known,
+        "candidate_vs_traversal": compare(candidate, traversal, known.expected_sha256),
     }
-    return BlockResult(index, parities, timing)
 
 
 def _time(
@@ -184,7 +205,11 @@ def _keep(
     config: AlgorithmConfig,
     result: BlockResult,
 ) -> None:
-    boundary_id = store_boundary(store, opened.active.connection, boundary)
+    boundary_id = (
+        opened.boundary_id
+        if boundary is opened.boundary
+        else store_boundary(store, opened.active.connection, boundary)
+    )
     detail = {
         "block": result.block,
         "replaced": "FC2's method alone; gate, residual and producer are the block's own",

@@ -74,7 +74,7 @@ def trajectory_gate(
     """
     if options.input is not None:
         raise BadUsage("a trajectory starts from noise; captured activations have no next step.")
-    model = H3Subject(options, lambda o, backend: _take(o, backend, progress))
+    model = H3Subject(options, lambda o, backend: _take(o, backend, progress), progress)
     subject = Subject(backend_name, make=model.probe, workspace_bytes=gate.workspace_bytes)
     with torch.inference_mode(), session(store, subject, "trajectory", params or {}) as opened:
         candidate = gate.questions.chooser(gate.candidate)(opened)

@@ -120,6 +120,7 @@ def traverse(
     The FC2 of every block runs as users run it in the wanted precision. Raises CheckFailed where a
     boundary is missing or its producer is wrong, EnvironmentLacking where the dtype cannot run.
     """
+    progress("making the model", 0, 1)
     model, origin = options.load(backend.device, wanted.kept)
     captured = options.input and read_input(options.input, model.sizes, backend.device)
     tokens = len(captured.hidden) if captured else options.request.layout.tokens
@@ -185,7 +186,7 @@ def capture_h3(
         taken = traverse(options, backend, Wanted(options.blocks, ()), progress)
         ids: dict[int, int] = {}
         for done, (block, boundary) in enumerate(sorted(taken.boundaries.items())):
-            progress("storing boundaries", done, len(taken.boundaries))
+            progress(f"block {block}: storing its boundary", done, len(taken.boundaries))
             ids[block] = store_boundary(store, active.connection, boundary)
         taken.accepted.close()
         problem = taken.problem

@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 import torch
 
+from kclab.blob.folder import BlobFolder
+from kclab.blob.safetensors_file import TensorSlot
+from kclab.cli.progress import shown_progress
 from kclab.core.errors import BadUsage, CheckFailed
 from kclab.db.store import Store
 from kclab.fc2 import block_gate, gate_block, trajectory_gate
 from kclab.fc2.backends.cpu import Cpu, CpuGemm
-from kclab.fc2.gate_block import GateOptions
+from kclab.fc2.gate_block import GateOptions, compare_ways
 from kclab.fc2.h3_boundary import Traversal, Wanted, traverse
 from kclab.fc2.h3_fc2 import CandidateFc2, check_shape
 from kclab.fc2.h3_options import H3Options
+from kclab.fc2.parity import output_sha256
 from kclab.fc2.problem import Precision, Problem
 from kclab.h3.feed_forward import Fc2, fc2_of, replaced
 from kclab.h3.request import TINY_REQUEST
@@ -223,3 +227,66 @@ def test_gates_show_beside_the_winner_that_they_are_about(invoke: Cli, tmp_path:
     rows = fc2("block-gate", "--tiny", "--backend", "cpu", "--rounds", 1)
     assert {row["config"] for row in rows} == {config}, "the stored best is the candidate"
     assert [row["gates"] for row in fc2("best")] == ["gated"]
+
+
+def test_a_gate_says_which_block_and_what_it_does_there(store: Store) -> None:
+    said: list[str] = []
+    block_gate(
+        store,
+        OPTIONS,
+        "cpu",
+        replace(QUICK, candidate=WHOLE),
+        progress=lambda what, _done, _total: said.append(what),
+    )
+    assert said[0] == "making the model"
+    for block in (0, 24, 49):
+        told = [what.partition(": ")[2] for what in said if what.startswith(f"block {block}:")]
+        assert told[-3:] == [
+            "timing baseline and candidate",
+            "comparing outputs",
+            "storing its boundary",
+        ]
+
+
+def test_long_work_without_a_terminal_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kclab.cli.progress.SAY_EVERY", 0.0)
+    with shown_progress(lines=True) as progress:
+        progress("block 24: comparing outputs", 1, 3)
+    with shown_progress() as progress:
+        progress("unheard", 1, 3)
+    assert capsys.readouterr().err == "after 0 s: block 24: comparing outputs, 1 of 3\n"
+
+
+def test_equal_outputs_of_a_gate_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[torch.Tensor] = []
+
+    def counting(tensor: torch.Tensor) -> str:
+        hashed.append(tensor)
+        return output_sha256(tensor)
+
+    monkeypatch.setattr("kclab.fc2.parity.output_sha256", counting)
+    first = torch.arange(12, dtype=torch.bfloat16)
+    found = compare_ways(first.clone(), first.clone(), first)
+    assert all(parity.exact for parity in found.values()) and len(hashed) == 1
+    other = compare_ways(first + 1, first.clone(), first)
+    assert other["candidate_vs_traversal"].expected_sha256 == output_sha256(first)
+    assert other["candidate_vs_baseline"].actual_sha256 == output_sha256(first + 1)
+
+
+def test_a_boundary_stored_before_is_not_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    verify = BlobFolder.verify
+
+    def counting(folder: BlobFolder, sha256: str) -> TensorSlot:
+        read.append(sha256)
+        return verify(folder, sha256)
+
+    monkeypatch.setattr(BlobFolder, "verify", counting)
+    for _ in range(2):
+        read.clear()
+        block_gate(store, OPTIONS, "cpu", replace(QUICK, candidate=WHOLE))
+    assert not read
