@@ -31,6 +31,11 @@ def show_exact(value: int) -> str:
     return "exact" if value else "differs"
 
 
+def show_numerics(text: str) -> str:
+    """`fp8+fast` for `fp8_e4m3+fast`: FP8 operands are all E4M3 here."""
+    return text.replace("_e4m3", "")
+
+
 def with_text(row: Mapping[str, Any]) -> dict[str, Any]:
     """A result's row with its shape, TFLOP/s over logical rows, interval and parity in words."""
     flops = 2 * row["m"] * row["n"] * row["k"]
@@ -67,27 +72,27 @@ def note_drift(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 RESULT_COLUMNS = (
-    Column("workload", show=short),
-    Column("shape"),
-    Column("numerics", "dtype"),
+    Column("workload", show=short, spare=2),
+    Column("shape", spare=1),
+    Column("numerics", "dtype", show=show_numerics),
     Column("config"),
     Column("ratio", "gain", show=show_gain, right=True),
     Column("interval", "95 %", hidden=True),
     Column("verdict"),
-    Column("parity"),
-    Column("required_workspace", "workspace", show=show_bytes, right=True),
-    Column("a_ms", "A ms", show=show_ms, right=True),
-    Column("b0_ms", "B0 ms", show=show_ms, right=True),
-    Column("b_ms", "B ms", show=show_ms, right=True),
-    Column("tflops", "TFLOP/s", right=True),
-    Column("wrapper_ratio", "wrapper", show=show_gain, right=True),
+    Column("parity", wide=True),
+    Column("required_workspace", "workspace", show=show_bytes, right=True, spare=5),
+    Column("a_ms", "A ms", show=show_ms, right=True, spare=11),
+    Column("b0_ms", "B0 ms", show=show_ms, right=True, spare=10),
+    Column("b_ms", "B ms", show=show_ms, right=True, spare=4),
+    Column("tflops", "TFLOP/s", right=True, spare=9),
+    Column("wrapper_ratio", "wrapper", show=show_gain, right=True, spare=12),
     Column("drift", show=lambda value: f"{value * 100:+.1f} %", hidden=True),
-    Column("gates"),
-    Column("gpu", wide=True),
+    Column("gates", spare=8),
+    Column("gpu", show=lambda name: name.removeprefix("NVIDIA "), wide=True, spare=6),
     Column("kernel", hidden=True),
     Column("measured_us", "measured", show=show_time, hidden=True),
     Column("run", show=short_run, hidden=True),
-    Column("result_id", "result", right=True),
+    Column("result_id", "result", right=True, spare=7),
 )
 """A result of one config."""
 
@@ -95,18 +100,18 @@ SCOPE = Column("scope")
 
 CANDIDATE_COLUMNS = (
     Column("config"),
-    Column("origin"),
+    Column("origin", spare=1),
     Column("status"),
     Column("screen_ratio", "gain", show=show_gain, right=True),
     Column("screen_samples", "n", right=True),
     Column("exact", show=show_exact),
-    Column("required_workspace", "workspace", show=show_bytes, right=True),
-    Column("waves", show=lambda value: f"{value:.1f}", right=True),
-    Column("grid"),
-    Column("cluster"),
+    Column("required_workspace", "workspace", show=show_bytes, right=True, spare=2),
+    Column("waves", show=lambda value: f"{value:.1f}", right=True, spare=3),
+    Column("grid", spare=5),
+    Column("cluster", spare=4),
     Column("kernel", wide=True),
-    Column("stream_k", "stream-K", show=lambda value: "yes" if value else "no"),
-    Column("reason", wide=True),
+    Column("stream_k", "stream-K", show=lambda value: "yes" if value else "no", spare=6),
+    Column("reason", wide=True, sparse=True),
 )
 """What a run tried."""
 

@@ -1,8 +1,9 @@
 """Laying a table out in a terminal: what is cut, what wraps, what becomes a block of lines.
 
-`wide`, `middle` and `first` columns are cut, `wrap` columns go on over more lines, and where even
-that is too broad each row becomes a block of lines. A pipe or file has no width unless COLUMNS
-says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is a terminal.
+`wide`, `middle` and `first` columns are cut, `wrap` columns go on over more lines, `spare` columns
+are left out, and where even that is too broad each row becomes a block of lines. A pipe or file
+has no width unless COLUMNS says so. Colour follows NO_COLOR, FORCE_COLOR, TERM and whether it is
+a terminal.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Column:
     """May go on over more lines on a narrow terminal: for sentences."""
     sparse: bool = False
     """Left out of a table where no row has a value."""
+    spare: int = 0
+    """Above 0: left out where a terminal is too narrow, the highest first."""
     hidden: bool = False
     """In JSON and CSV only, unless `--columns` names it."""
 
@@ -97,16 +100,32 @@ def print_table(
     stderr: bool = False,
 ) -> None:
     """Print rows as a table that fits; columns that are not for tables are left out."""
-    columns = [column for column in columns if _in_table(column, rows)]
     out = console(stderr=stderr)
-    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
-    widths = _fitted(columns, cells, out.width)
+    columns, cells, widths = _layout(rows, columns, out.width)
     if title:
         out.print(title, style="bold", markup=False)
     if widths is None:
         _print_blocks(out, columns, cells)
     else:
         _print_grid(out, columns, cells, widths)
+
+
+def _layout(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], room: int
+) -> tuple[list[Column], list[list[str]], list[int] | None]:
+    """What is shown, its cells and widths; the widths are None, and all columns there, where not
+    even a table without its spare columns fits."""
+    every = [column for column in columns if _in_table(column, rows)]
+    columns = every
+    while True:
+        cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
+        widths = _fitted(columns, cells, room)
+        if widths is not None:
+            return columns, cells, widths
+        last = max(columns, key=lambda column: column.spare)
+        if not last.spare:
+            return every, [[_cell(c, row[c.key]) for c in every] for row in rows], None
+        columns = [column for column in columns if column is not last]
 
 
 def _in_table(column: Column, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -192,9 +211,7 @@ def laid_out(
     """What `print_table` prints in a terminal `room` characters wide, for other places."""
     from rich.text import Text
 
-    columns = [column for column in columns if _in_table(column, rows)]
-    cells = [[_cell(column, row[column.key]) for column in columns] for row in rows]
-    widths = _fitted(columns, cells, room)
+    columns, cells, widths = _layout(rows, columns, room)
     if widths is not None:
         return [_grid(columns, cells, widths)]
     titles = [column.title for column in columns]
