@@ -176,10 +176,22 @@ def explain(error: BaseException, database: sqlite3.Connection | Path) -> Databa
             f"{busy_timeout_ms() / 1000:g} s; try again once it is done."
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return DatabaseDamaged(f"{path}: {error}; it was left as it is.")
+        return DatabaseDamaged(
+            f"{path}: {error}; it was left as it is. Go back to a copy (kclab db backup makes "
+            "them, and so does each upgrade), or put it aside with `kclab db init --force`."
+        )
     if code in _REFUSALS:
-        return DatabaseProblem(f"{path}: {error}; nothing was written.")
+        reason = "the disk is full; free some space" if _is_full(Path(path)) else error
+        return DatabaseProblem(f"{path}: {reason}; nothing was written.")
     return None
+
+
+def _is_full(path: Path) -> bool:
+    """Whether nothing more fits beside a file: SQLite calls that an I/O error while it looks."""
+    try:
+        return os.statvfs(path.parent).f_bavail == 0
+    except OSError:
+        return False
 
 
 _REFUSALS = (

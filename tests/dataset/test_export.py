@@ -14,9 +14,15 @@ import pytest
 
 from kclab.blob.folder import read_tensor
 from kclab.core.definition_body import TRACE_DTYPES
-from kclab.core.errors import BadUsage, BlobDamaged, DatabaseMissing, NothingMatched
+from kclab.core.errors import (
+    BadUsage,
+    BlobDamaged,
+    DatabaseMissing,
+    EnvironmentLacking,
+    NothingMatched,
+)
 from kclab.dataset import read_root
-from kclab.dataset.export_rows import Selection
+from kclab.dataset.export_rows import Selection, copy_rows
 from kclab.dataset.exporting import export_flashinfer_trace, export_rows
 from kclab.dataset.importing import import_path
 from kclab.dataset.options import ImportOptions
@@ -351,3 +357,12 @@ def test_unvalidated_captures_come_back_when_asked_for(
     export_flashinfer_trace(store, tmp_path / "out")
     options = ImportOptions(include_unvalidated=True)
     assert import_path(empty, tmp_path / "out", options).unvalidated == 1
+
+
+def test_a_place_that_takes_no_file_is_named_and_not_the_store(
+    filled: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "nowhere" / "kclab.db"
+    with pytest.raises(EnvironmentLacking, match="nowhere cannot be written to") as told:
+        copy_rows(filled.database, target, Selection(), redacted=False)
+    assert str(filled.database) not in str(told.value)

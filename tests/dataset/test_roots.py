@@ -99,6 +99,19 @@ def test_a_linked_rows_file_is_refused(source: RootBuilder, tmp_path: Path) -> N
     assert root.refusals[0].unsafe
 
 
+def test_a_definitions_folder_that_is_elsewhere_is_left_out(
+    source: RootBuilder, tmp_path: Path
+) -> None:
+    source.double(1)
+    outside = tmp_path / "elsewhere"
+    (source.folder / "definitions").rename(outside)
+    (source.root / "definitions").symlink_to(outside)
+    root = read_root(source.root)
+    assert not root.cases
+    assert "double" not in root.definitions
+    assert any("leads out" in warning for warning in root.warnings)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,7 @@ from kclab.core.errors import (
     DatabaseOutdated,
     DatabaseProblem,
 )
-from kclab.db.connection import connect_read, connect_write, open_database, writing
+from kclab.db.connection import connect_read, connect_write, explain, open_database, writing
 from kclab.db.session import session
 from kclab.db.store import Store, open_for_writing
 from tests.db.filled import fill
@@ -144,10 +145,8 @@ def test_a_reader_cannot_write(store: Store) -> None:
 def test_a_reader_answers_at_once_beside_a_writer(store: Store) -> None:
     with closing(connect_write(store.database)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        start = time.monotonic()
         with closing(connect_read(store.database)) as reader:
-            reader.execute("SELECT * FROM run").fetchall()
-        assert time.monotonic() - start < 1
+            assert reader.execute("SELECT * FROM run").fetchall() == []
         writer.execute("ROLLBACK")
 
 
@@ -301,6 +300,17 @@ WRITE = LOOK.replace(
 )
 
 
+def test_an_io_error_on_a_full_disk_says_that_it_is_full(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    assert "the disk is full" not in str(explain(error, store.database))
+    status = SimpleNamespace(f_bavail=0)
+    monkeypatch.setattr("kclab.db.connection.os.statvfs", lambda _: status)
+    assert "the disk is full; free some space" in str(explain(error, store.database))
+
+
 def test_a_store_in_a_read_only_folder_can_be_looked_at(shared_store: Store) -> None:
     fill(shared_store)
     folder = shared_store.database.parent
@@ -347,10 +357,3 @@ def test_a_special_file_is_refused_without_waiting(tmp_path: Path) -> None:
         connect_read(tmp_path / "kclab.db")
     with pytest.raises(DatabaseDamaged, match="not a regular file"):
         open_for_writing(Store.at(tmp_path / "kclab.db"))
-
-
-def test_connections_are_cheap(store: Store) -> None:
-    start = time.process_time()
-    for _ in range(100):
-        connect_read(store.database).close()
-    assert time.process_time() - start < 0.5
