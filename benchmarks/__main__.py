@@ -31,7 +31,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
         at, 16 if quick else 128, 16, 2 if quick else 6
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
-    "ui": lambda at, quick: ui.ui(at, 12 if quick else 60),
+    "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }
 
 

@@ -13,11 +13,9 @@ from textual.screen import Screen
 
 from kclab.core.errors import KclabError
 from kclab.db.store import Store
-from kclab.tui.fc2 import Fc2Screen
 from kclab.tui.help import HelpScreen
 from kclab.tui.palette import LabCommands, RunCommands
 from kclab.tui.reader import Reader, data_version
-from kclab.tui.replay import ReplayScreen
 from kclab.tui.runs import RunsScreen
 from kclab.tui.screen import LabScreen
 from kclab.tui.table import RowTable
@@ -39,6 +37,19 @@ as greys where NO_COLOR takes their colour.
 """
 
 
+# The first screen must not wait for the others' imports.
+def _replay_screen() -> Screen[object]:
+    from kclab.tui.replay import ReplayScreen
+
+    return ReplayScreen()
+
+
+def _fc2_screen() -> Screen[object]:
+    from kclab.tui.fc2 import Fc2Screen
+
+    return Fc2Screen()
+
+
 class KclabApp(App[None]):
     """What `kclab ui` shows of one store. It never writes."""
 
@@ -49,8 +60,8 @@ class KclabApp(App[None]):
     """
     MODES: ClassVar[dict[str, str | Callable[[], Screen[object]]]] = {
         "runs": RunsScreen,
-        "replay": ReplayScreen,
-        "fc2": Fc2Screen,
+        "replay": _replay_screen,
+        "fc2": _fc2_screen,
     }
     DEFAULT_MODE = "runs"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = App.COMMANDS | {
