@@ -19,6 +19,7 @@ from kclab.capture import context
 from kclab.capture.adapters import Adapter, CannotCapture, Handler, Late, Sighting, Uncaptured
 from kclab.capture.call import Call, Pending
 from kclab.capture.context import Step
+from kclab.capture.control import ControlFolder, process_key
 from kclab.capture.imports import when_imported
 from kclab.capture.mode import StepMode, hidden, out_of_sight, tap_is_on
 from kclab.capture.modules import ModuleNames
@@ -153,12 +154,16 @@ class Tap:
         )
 
     def when_imported(self, module: str, then: Callable[[Any], None]) -> None:
-        """Call `then(module)` once the program has imported it; its errors are the capture's."""
+        """Call `then(module)` once the program has imported it; its errors are the capture's.
+
+        What the module lacks ends the run: it would go on without what it was started for.
+        """
 
         def told(imported: Any) -> None:
             try:
                 then(imported)
             except EnvironmentLacking as error:
+                ControlFolder(self.plan.control).fail(process_key(), str(error), fatal=True)
                 self.recorder.failed(module, error)
 
         self._undo.append(when_imported(module, told))

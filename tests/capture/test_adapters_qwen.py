@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from kclab import capture
 from kclab.capture import context
 from kclab.capture.adapters import qwen_image
+from kclab.capture.control import ControlFolder
 from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
 
@@ -165,13 +167,18 @@ def test_installing_twice_captures_once(tapped: Tapped, model: Any) -> None:
 
 
 def test_release_without_a_target_is_refused_by_its_name(
-    tapped: Tapped, monkeypatch: pytest.MonkeyPatch
+    tapped: Tapped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delattr(transformer_module, "_qwenimage21_prepare_qkv")
+    control = ControlFolder(tmp_path)
+    control.create()
     recorder = tapped(adapters=("qwen-image",))
     (error,) = recorder.errors
     assert isinstance(error, EnvironmentLacking)
     assert "_qwenimage21_prepare_qkv is not in this release" in str(error)
+    # The run ends there, instead of passing without its attention.
+    (failure,) = control.failures().values()
+    assert failure["fatal"] and failure["message"] == str(error)
 
 
 def test_release_without_the_model_is_refused_by_its_name(tapped: Tapped) -> None:
