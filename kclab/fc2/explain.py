@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from typing import Any
@@ -10,6 +11,7 @@ from kclab.core.errors import NothingMatched
 from kclab.core.units import format_bytes
 from kclab.db.queries.fc2 import config_history
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gpu import told_conditions
 
 REDUCTIONS = {
     0: "none: K is summed in one pass",
@@ -53,7 +55,19 @@ def explain_config(connection: sqlite3.Connection, config: AlgorithmConfig) -> d
         fields |= _launched(seen)
     if measured:
         fields |= _measured(measured[0], len(measured))
+        fields["while measured"] = _conditions(connection, measured[0]["result_id"])
     return fields
+
+
+def _conditions(connection: sqlite3.Connection, result_id: int) -> str | None:
+    """Clocks, temperatures and throttle reasons of a result's rounds."""
+    row = connection.execute(
+        "SELECT m.detail FROM fc2_result r JOIN measurement m ON m.id = r.measurement_id"
+        " WHERE r.id = ?",
+        (result_id,),
+    ).fetchone()
+    detail = json.loads(row["detail"]) if row and row["detail"] else {}
+    return told_conditions(detail.get("conditions") or {})
 
 
 def _candidate(connection: sqlite3.Connection, config: AlgorithmConfig) -> sqlite3.Row | None:

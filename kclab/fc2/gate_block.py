@@ -21,7 +21,7 @@ from kclab.fc2.gate_rows import BLOCK, GateTiming, add_gate, tell_difference
 from kclab.fc2.h3_boundary import Progress, Traversal, Wanted, no_progress, traverse
 from kclab.fc2.h3_fc2 import CandidateFc2
 from kclab.fc2.h3_options import H3Options
-from kclab.fc2.lab import Session, Subject, session
+from kclab.fc2.lab import Session, Subject, session, watch_gpu
 from kclab.fc2.parity import Parity, compare
 from kclab.fc2.problem import BASELINE_WORKSPACE, Problem
 from kclab.fc2.timing import Arm, Rounds, warm_up
@@ -186,9 +186,11 @@ def _time(
 ) -> GateTiming:
     arms = [_arm(BASELINE_ARM, baseline), _arm(CANDIDATE_ARM, candidate)]
     warm_up(arms, opened.bench.gemm.synchronize, gate.warmup)
-    rounds = Rounds(opened.backend.clock(cold=False), random.Random(0))
+    gpu = watch_gpu(opened.backend)
+    rounds = Rounds(opened.backend.clock(cold=False), random.Random(0), gpu=gpu)
     samples = rounds.mirrored(arms, gate.rounds)
-    return GateTiming(compare_arms(samples, BASELINE_ARM, CANDIDATE_ARM), samples)
+    compared = compare_arms(samples, BASELINE_ARM, CANDIDATE_ARM)
+    return GateTiming(compared, samples, rounds.glances)
 
 
 def _arm(name: str, call: Callable[[], Tensor]) -> Arm:

@@ -12,6 +12,7 @@ from kclab.core.times import now_us
 from kclab.db.connection import writing
 from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gpu import GLANCE
 from kclab.fc2.lab import Session
 from kclab.fc2.parity import Parity
 from kclab.fc2.rows import add_samples, config_id, finite, insert, validity_id
@@ -26,6 +27,8 @@ class GateTiming:
     comparison: Comparison
     """A over B: above 1 the candidate is faster."""
     samples: Sequence[Sample]
+    glances: Sequence[Sequence[int | None]] = ()
+    """`kclab.fc2.gpu.GLANCE` of each round."""
 
     def milliseconds(self, arm: str) -> list[float]:
         """One arm's samples, in order."""
@@ -89,10 +92,17 @@ def _measurement(
         "ratio_high": finite(ratio.high),
         "pairs": timing.comparison.pairs,
         "verdict": str(timing.comparison.verdict),
+        "detail": _conditions(timing),
     }
     measurement = insert(connection, "measurement", values)
     add_samples(connection, measurement, timing.samples)
     return measurement
+
+
+def _conditions(timing: GateTiming) -> str | None:
+    if not timing.glances:
+        return None
+    return json.dumps({"conditions": {"fields": GLANCE, "rounds": timing.glances}})
 
 
 def tell_difference(parities: Mapping[str, Parity]) -> str | None:

@@ -10,7 +10,7 @@ import ctypes as c
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -81,6 +81,15 @@ class Gpu:
             others=self._others(),
         )
 
+    def glance(self) -> tuple[int | None, int | None, int]:
+        """What GLANCE names: few and quick calls, for between two rounds of a measurement."""
+        bits = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=c.c_ulonglong) or 0
+        return (
+            self._number("nvmlDeviceGetClockInfo", SM_CLOCK),
+            self._number("nvmlDeviceGetTemperature", CORE_TEMPERATURE),
+            bits,
+        )
+
     def _number(self, call: str, *arguments: int, kind: Any = c.c_uint) -> int | None:
         value = kind()
         status = getattr(self._nvml, call)(self._device, *arguments, c.byref(value))
@@ -94,6 +103,43 @@ class Gpu:
             return ()
         pids = {int(info.pid) for info in found[: count.value]}
         return tuple(sorted(pids - {os.getpid()}))
+
+
+GLANCE = ("round", "sm_mhz", "temperature", "throttle_bits")
+"""What a round's reading holds; `REASONS` names the bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Looks at a GPU while something is measured; sees nothing where there is none to read."""
+
+    gpu: Gpu | None = None
+
+    def read(self) -> dict[str, Any] | None:
+        """A whole reading as JSON."""
+        return None if self.gpu is None else self.gpu.read().to_json()
+
+    def glance(self) -> tuple[int | None, ...] | None:
+        """A round's reading, without the round."""
+        return None if self.gpu is None else self.gpu.glance()
+
+
+NO_GPU = Watcher()
+
+
+def told_conditions(conditions: Mapping[str, Any]) -> str | None:
+    """`1755 to 1980 MHz, 41 to 47 °C, power cap in 12 of 40 rounds`; None for no reading."""
+    rounds = conditions.get("rounds", [])
+    clocks, heat = ([row[at] for row in rounds if row[at] is not None] for at in (1, 2))
+    told = [
+        f"{min(values)} to {max(values)} {unit}"
+        for values, unit in ((clocks, "MHz"), (heat, "°C"))
+        if values
+    ]
+    for bit, name in REASONS.items():
+        if held := sum(bool(row[3] & bit) for row in rounds):
+            told.append(f"{name} in {held} of {len(rounds)} rounds")
+    return ", ".join(told) or None
 
 
 @lru_cache(maxsize=8)

@@ -25,7 +25,7 @@ from kclab.fc2.boundary import (
     store_boundary,
     synthetic_boundary,
 )
-from kclab.fc2.gpu import find_gpu, held
+from kclab.fc2.gpu import Watcher, find_gpu, held
 from kclab.fc2.problem import WORKSPACE_BUDGETS, Problem
 from kclab.fc2.rows import RowSink
 from kclab.fc2.search import Event, Options, Search
@@ -140,18 +140,17 @@ def _require(backend: Backend, boundary: Boundary, sink: RowSink, workspace: int
         raise
 
 
-def gpu_reader(backend: Backend) -> Callable[[], Mapping[str, Any] | None]:
-    """Reads the backend's GPU; gives None where there is none to read."""
+def watch_gpu(backend: Backend) -> Watcher:
+    """Looks at the backend's GPU."""
     uuid = str(backend.facts().get("gpu_uuid") or "")
-    gpu = find_gpu(uuid) if uuid else None
-    return lambda: None if gpu is None else gpu.read().to_json()
+    return Watcher(find_gpu(uuid) if uuid else None)
 
 
 def _note_device(active: ActiveRun, backend: Backend, when: str) -> None:
     uuid = str(backend.facts().get("gpu_uuid") or "")
-    gpu = find_gpu(uuid) if uuid else None
-    if gpu is not None:
-        _note(active, when, gpu.read().to_json())
+    reading = watch_gpu(backend).read()
+    if reading is not None:
+        _note(active, when, reading)
         with writing(active.connection) as tx:
             tx.execute("UPDATE run SET gpu_uuid = ? WHERE id = ?", (uuid, active.id))
 
@@ -206,7 +205,8 @@ def measure(
     """
     with session(store, subject, mode, params or {}) as open_run:
         candidate = choose(open_run)
-        searching = Search(open_run.bench, Options(seconds=0), open_run.sink)
+        gpu = watch_gpu(open_run.backend)
+        searching = Search(open_run.bench, Options(seconds=0), open_run.sink, gpu=gpu)
         (entry,) = searching.pool.admit([candidate])
         if entry.status != "valid":
             open_run.sink.entries([entry])

@@ -11,7 +11,7 @@ from kclab.db.store import Store
 from kclab.fc2.backends import Candidate
 from kclab.fc2.bench import PRODUCER_GEMM
 from kclab.fc2.config import AlgorithmConfig
-from kclab.fc2.lab import Session, Subject, Watch, gpu_reader, no_watch, session
+from kclab.fc2.lab import Session, Subject, Watch, no_watch, session, watch_gpu
 from kclab.fc2.problem import Problem
 from kclab.fc2.search import Known, Options, Outcome, Search
 from kclab.fc2.search.finals import Result
@@ -48,15 +48,15 @@ def sweep(
     """
     with session(store, subject, "sweep", params or {}) as open_run:
         known = _known(open_run) if resume else NOTHING_KNOWN
-        look = gpu_reader(open_run.backend)
-        searching = Search(open_run.bench, options, open_run.sink, watch, known, look)
+        gpu = watch_gpu(open_run.backend)
+        searching = Search(open_run.bench, options, open_run.sink, watch, known, gpu)
         outcome = searching.run()
         if outcome.exact is None and outcome.any is None:
             raise NothingMatched("nothing was measured: every config was refused or failed.")
         scopes = _producer_scope(open_run, searching, outcome)
         open_run.active.finish_as("passed", _summary(open_run.boundary.problem, outcome))
-        gpu = str(open_run.backend.facts()["gpu"])
-        return SweepReport(open_run.active.uuid, open_run.boundary.problem, outcome, scopes, gpu)
+        name = str(open_run.backend.facts()["gpu"])
+        return SweepReport(open_run.active.uuid, open_run.boundary.problem, outcome, scopes, name)
 
 
 def _producer_scope(open_run: Session, searching: Search, outcome: Outcome) -> list[Result]:

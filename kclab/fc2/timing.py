@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kclab.core.stats import Sample
 from kclab.fc2.backends import Clock
+from kclab.fc2.gpu import NO_GPU, Watcher
 
 NEVER = float("inf")
 
@@ -33,7 +34,9 @@ class Rounds:
     random: random.Random
     deadline: float = NEVER
     """`time.monotonic()` after which no further round is begun."""
-    samples: list[Sample] = field(default_factory=list)
+    gpu: Watcher = NO_GPU
+    glances: list[tuple[int | None, ...]] = field(default_factory=list)
+    """`GLANCE` of each mirrored round, read after its last sample: never while one is timed."""
     next_round: int = 0
 
     def late(self) -> bool:
@@ -50,7 +53,15 @@ class Rounds:
         A drift that is linear over the round then cancels, and each arm's two samples are an A/A
         pair.
         """
-        return self._take(arms, rounds, lambda order: [*order, *reversed(order)])
+        taken: list[Sample] = []
+        for _ in range(rounds):
+            if self.late() and taken:
+                break
+            taken += self._take(arms, 1, lambda order: [*order, *reversed(order)])
+            seen = self.gpu.glance()
+            if seen is not None:
+                self.glances.append((taken[-1].round, *seen))
+        return taken
 
     def _take(
         self, arms: Sequence[Arm], rounds: int, layout: Callable[[list[Arm]], list[Arm]]
@@ -65,7 +76,6 @@ class Rounds:
                 milliseconds = self.clock.sample(arm.launch)
                 taken.append(Sample(self.next_round, position, arm.name, milliseconds))
             self.next_round += 1
-        self.samples += taken
         return taken
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gpu import NO_GPU, Watcher
 from kclab.fc2.search.finals import Finals, winner
 from kclab.fc2.search.pool import Entry, Pool, in_parts
 from kclab.fc2.search.race import HEATS, Heat, Race
@@ -58,7 +58,7 @@ class Search:
         sink: Sink,
         watch: Callable[[Event], None] = lambda _event: None,
         known: Known = NOTHING_KNOWN,
-        look: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        gpu: Watcher = NO_GPU,
     ):
         self.bench = bench
         self.options = options
@@ -66,11 +66,11 @@ class Search:
         self._watch = watch
         self._known = known
         self._started = time.monotonic()
-        rounds = Rounds(bench.clock, random.Random(options.seed))
+        rounds = Rounds(bench.clock, random.Random(options.seed), gpu=gpu)
         self._rounds = rounds
         self.pool = Pool(bench)
         self._race = Race(bench, self.pool, rounds)
-        self.finals = Finals(bench, rounds, self._started, look)
+        self.finals = Finals(bench, rounds, self._started)
         self.outcome = Outcome()
         self._leaders: list[Entry] = []
         self._bars: dict[bool, float] = {}

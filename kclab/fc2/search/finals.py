@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from kclab.fc2.backends import Candidate, Launch
 from kclab.fc2.bench import BASELINE_ARM, CONTROL_ARM, GEMM, Bench
 from kclab.fc2.checks import CheckResult, run_checks, sound
 from kclab.fc2.config import AlgorithmConfig
+from kclab.fc2.gpu import GLANCE
 from kclab.fc2.parity import Parity, compare
 from kclab.fc2.search.pool import Entry
 from kclab.fc2.timing import Rounds, warm_up
@@ -54,7 +55,7 @@ class Result:
     """From the search's start until this result stood."""
     samples: list[Sample] = field(repr=False, default_factory=list)
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    """The device `before` and `after` the samples: clock, temperature, throttle reasons."""
+    """The GPU `before` and `after` the samples, and `GLANCE` of each of their `rounds`."""
 
     @property
     def config(self) -> AlgorithmConfig:
@@ -85,8 +86,6 @@ class Finals:
     rounds: Rounds
     started: float
     """`time.monotonic()` of the search's start."""
-    look: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """Reads the device's clock, temperature and throttle reasons."""
     _own_control: Entry | None = None
     _conditions: dict[str, Any] = field(default_factory=dict)
 
@@ -105,9 +104,15 @@ class Finals:
         arms: dict[str, Any] = {CONTROL_ARM: control.prepared}
         others = [e for config, e in known.items() if config != control.config]
         arms.update({entry.name: entry.prepared for entry in others})
-        before = self.look()
+        gpu, seen = self.rounds.gpu, len(self.rounds.glances)
+        before = gpu.read()
         samples = self._measure(arms, scope, fewest, most)
-        self._conditions = {"before": before, "after": self.look()} if before else {}
+        rounds = self.rounds.glances[seen:]
+        self._conditions = (
+            {"before": before, "after": gpu.read(), "fields": GLANCE, "rounds": rounds}
+            if before
+            else {}
+        )
         judged = [control, *others]
         return [self._result(entry, stage, scope, samples, entry is control) for entry in judged]
 
