@@ -89,11 +89,11 @@ def check(
         int | None, typer.Option("--jobs", "-j", min=1, help="Threads that hash; all cores.")
     ] = None,
 ) -> None:
-    """Check the database, and re-hash every blob.
+    """Check the database, and re-hash every blob and every image.
 
-    Lists damaged blobs (other bytes than their digest says), missing ones (a row without a file),
+    Lists damaged ones (other bytes than their digest says), missing ones (a row without a file),
     absent ones (known to be elsewhere), files without a row, and temporaries of killed processes.
-    Exit code 1 when a blob is damaged or missing, 5 when the database itself is damaged.
+    Exit code 1 when something is damaged or missing, 5 when the database itself is damaged.
     """
     from kclab.db import check as checking
 
@@ -114,7 +114,12 @@ def _summary(report: CheckReport) -> dict[str, Any]:
         kind: [{"name": fault.name, "detail": fault.detail} for fault in report.of(kind)]
         for kind in kinds
     }
-    head = {"blobs": report.blobs, "bytes": report.nbytes, "journal_mode": report.journal_mode}
+    head = {
+        "blobs": report.blobs,
+        "files": report.files,
+        "bytes": report.nbytes,
+        "journal_mode": report.journal_mode,
+    }
     return {"ok": not (report.database_damaged or report.blobs_damaged), **head, **found}
 
 
@@ -129,7 +134,8 @@ def _conclude(report: CheckReport, path: Path) -> None:
         )
     if strangers := report.of("unreferenced", "leftover"):
         note(f"{counted(len(strangers), 'file')} that nothing uses: kclab db gc removes them.")
-    told = f"{counted(report.blobs, 'blob')} hashed, {format_bytes(report.nbytes)}"
+    images = f" and {counted(report.files, 'image')}" if report.files else ""
+    told = f"{counted(report.blobs, 'blob')}{images} hashed, {format_bytes(report.nbytes)}"
     if report.blobs_damaged:
         bad = len(report.of("damaged", "missing"))
         note(f"{told}: {bad} damaged or missing. kclab import PATH --repair brings them back.")
@@ -220,7 +226,8 @@ def gc(
     ] = 60,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Remove what nothing uses: blobs that no row names, and temporaries of killed processes.
+    """Remove what nothing uses: blobs and images that no row names, logs of runs that are gone,
+    temporaries of killed processes.
 
     Without --yes it only lists. Safe beside running captures and imports.
     """
@@ -239,8 +246,8 @@ def gc(
         removed = remove_garbage(store, garbage)
         note(
             f"removed {counted(removed.rows, 'blob')} that nothing named, {removed.files:,} "
-            f"without a row, {counted(removed.leftovers, 'temporary file')}: "
-            f"{format_bytes(removed.nbytes)}."
+            f"without a row, {counted(removed.leftovers, 'temporary file')}, "
+            f"{counted(removed.kept, 'image')} or log: {format_bytes(removed.nbytes)}."
         )
     elif garbage.count:
         note(f"{format_bytes(garbage.nbytes)} would go; kclab db gc --yes removes it.")
@@ -260,4 +267,7 @@ def _garbage_rows(garbage: Garbage) -> list[dict[str, str]]:
         *({"kind": "unused", "name": sha256} for sha256 in garbage.rows),
         *({"kind": "unreferenced", "name": sha256} for sha256 in garbage.files),
         *({"kind": "leftover", "name": str(path)} for path in garbage.leftovers),
+        *({"kind": "leftover", "name": str(path)} for path in garbage.kept.leftovers),
+        *({"kind": "unreferenced", "name": str(name)} for name in garbage.kept.files),
+        *({"kind": "unreferenced", "name": str(path)} for path in garbage.kept.folders),
     ]

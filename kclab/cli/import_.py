@@ -98,6 +98,7 @@ def fields(summary: ImportSummary, form: Format) -> dict[str, Any]:
         "refused": len(summary.refused),
     }
     rare = {
+        "images": summary.images,
         "unvalidated": summary.unvalidated,
         "absent blobs": summary.absent,
         "repaired blobs": len(summary.repaired),

@@ -16,6 +16,7 @@ from pathlib import Path
 from kclab.core.errors import BadUsage, EnvironmentLacking, NothingMatched
 from kclab.dataset.redaction import redact
 from kclab.db.connection import translated
+from kclab.db.kept_files import mark_elsewhere
 from kclab.db.queries.runs import find_run
 
 
@@ -62,6 +63,7 @@ def copy_rows(
                 _narrow(copy, selection)
             if redacted:
                 redact(copy)
+            mark_elsewhere(copy)  # no format has a place for images
             copy.execute("COMMIT")
             if copy.execute("SELECT 1 FROM workload LIMIT 1").fetchone() is None:
                 raise NothingMatched("no workload matches, so there is nothing to export.")

@@ -19,6 +19,7 @@ from kclab.core.errors import BadUsage, BlobDamaged, DatasetRefused
 from kclab.core.times import now_us
 from kclab.dataset.arrivals import Arrival, Arrivals
 from kclab.dataset.cases import Refusal
+from kclab.dataset.import_files import FileImport
 from kclab.dataset.known import known_blobs
 from kclab.dataset.merge import Merge
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress, RootRefused
@@ -80,6 +81,7 @@ class _StoreImport:
         skip = self._judge()
         self._refuse()
         rows = self._blob_rows(skip)
+        files = self._files_import()
         arrivals = Arrivals(
             self.active.store.blobs,
             link=self.options.link,
@@ -87,12 +89,20 @@ class _StoreImport:
         )
         try:
             absent = self._bring(rows, arrivals)
+            self.summary.refused += files.verify()
             self._refuse()
             placing = self._placing(arrivals)
             arrivals.settle(placing, self.summary.nbytes)
-            self._commit(rows, absent, skip, arrivals)
+            files.place()
+            self._commit(rows, absent, skip, arrivals, files)
         finally:
             arrivals.discard()
+
+    def _files_import(self) -> FileImport:
+        active = self.active
+        return FileImport(
+            active.store, active.connection, self.database, self.source, self.options.rereads
+        )
 
     def _judge(self) -> dict[str, set[int]]:
         """Captures (and workloads that have no other) to leave out, each named."""
@@ -211,6 +221,7 @@ class _StoreImport:
         absent: set[str],
         skip: dict[str, set[int]],
         arrivals: Arrivals,
+        files: FileImport,
     ) -> None:
         at = now_us()
         overrides = {
@@ -225,10 +236,13 @@ class _StoreImport:
                 add_blobs(target, rows.values(), verified_us=at)
                 merge.run()
                 self._mark_unvalidated(target)
+                files.mark()
             except sqlite3.IntegrityError as error:
                 raise DatasetRefused(
                     f"{self.database}: its rows break the schema ({error}); nothing was imported."
                 ) from error
+        files.bring_logs()
+        self.summary.images = len(files.places)
         self._count(merge, len(absent))
 
     def _mark_unvalidated(self, target: sqlite3.Connection) -> None:

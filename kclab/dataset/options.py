@@ -51,6 +51,8 @@ class ImportSummary:
     blobs: int = 0
     nbytes: int = 0
     """Bytes of the new blobs' elements."""
+    images: int = 0
+    """Images of another store's requests."""
     absent: int = 0
     """Blobs whose bytes are elsewhere."""
     unvalidated: int = 0

@@ -1,4 +1,4 @@
-"""`kclab db check`: is the database sound, and is every blob that it names really there.
+"""`kclab db check`: is the database sound, and is every blob and file that it names really there.
 
 Nothing is changed. A file may lie in `blob/` without a row (its writer died, or is about to commit
 it); a row without its bytes is damage, unless it says that they are elsewhere.
@@ -14,8 +14,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from kclab.blob.folder import BlobFolder
+from kclab.blob.kept import KeptFolder, KeptName
 from kclab.core.errors import BlobAbsent, BlobDamaged
 from kclab.db.connection import journal_mode, translated
+from kclab.db.kept_files import is_named, named_files
 from kclab.db.store import Store
 
 Progress = Callable[[int, int], None]
@@ -35,7 +37,7 @@ class Fault:
     """`damaged`, `missing`, `absent`, `unreferenced` or `leftover`; for the database itself
     `integrity` or `foreign_key`."""
     name: str
-    """A blob's digest, a leftover's path, or a table."""
+    """A blob's digest, a kept file's or a leftover's path, or a table."""
     detail: str
 
 
@@ -47,6 +49,8 @@ class CheckReport:
     faults: list[Fault] = field(default_factory=list)
     blobs: int = 0
     """Blobs that should be here and were hashed."""
+    files: int = 0
+    """Kept files that are here and were hashed."""
     nbytes: int = 0
 
     def of(self, *kinds: str) -> list[Fault]:
@@ -60,7 +64,7 @@ class CheckReport:
 
     @property
     def blobs_damaged(self) -> bool:
-        """A row's bytes are wrong or gone."""
+        """A row's bytes, a blob's or a kept file's, are wrong or gone."""
         return bool(self.of("damaged", "missing"))
 
 
@@ -75,7 +79,7 @@ def check(store: Store, progress: Progress | None = None, jobs: int | None = Non
         if report.database_damaged:
             return report
         # Before the rows are read: a file that gets its row meanwhile is then not unreferenced.
-        files = set(store.blobs.present())
+        files, kept = set(store.blobs.present()), set(store.files.present())
         rows = connection.execute("SELECT sha256, nbytes, present, hint FROM blob").fetchall()
         here = [(str(row[0]), int(row[1])) for row in rows if row[2]]
         report.blobs, report.nbytes = len(here), sum(size for _, size in here)
@@ -83,6 +87,7 @@ def check(store: Store, progress: Progress | None = None, jobs: int | None = Non
         report.faults += [fault for fault in hashed if _still_known(connection, fault.name)]
         report.faults += _absent(rows)
         report.faults += _strangers(store.blobs, files - {str(row[0]) for row in rows})
+        _check_kept(report, connection, store.files, kept)
     return report
 
 
@@ -111,6 +116,32 @@ def _strangers(blobs: BlobFolder, unreferenced: set[str]) -> Iterator[Fault]:
         yield Fault("unreferenced", sha256, str(blobs.path(sha256)))
     for path in sorted(blobs.leftovers()):
         yield Fault("leftover", str(path), "a temporary file of a process that ended")
+
+
+def _check_kept(
+    report: CheckReport, connection: sqlite3.Connection, folder: KeptFolder, kept: set[KeptName]
+) -> None:
+    named = named_files(connection)
+    for name in sorted(named):
+        try:
+            report.nbytes += folder.verify(name)
+            report.files += 1
+        except (BlobDamaged, BlobAbsent) as error:
+            # Nobody may have removed the row, with its file, meanwhile.
+            if is_named(connection, name):
+                report.faults.append(_kept_fault(name, error, named[name]))
+    for name in sorted(kept - named.keys()):
+        report.faults.append(Fault("unreferenced", str(name), str(folder.path(name))))
+    for path in sorted(folder.leftovers()):
+        report.faults.append(Fault("leftover", str(path), "a temporary file"))
+
+
+def _kept_fault(name: KeptName, error: BlobDamaged | BlobAbsent, elsewhere: bool) -> Fault:
+    if isinstance(error, BlobDamaged):
+        return Fault("damaged", str(name), str(error))
+    if elsewhere:
+        return Fault("absent", str(name), "its bytes are elsewhere")
+    return Fault("missing", str(name), str(error))
 
 
 def _hash_all(

@@ -1,7 +1,8 @@
 """`kclab db gc`: find and remove what nothing uses any more.
 
-Three kinds: blob rows that no workload and no output names (with their files), files without a
-row, and temporaries that killed processes left. Removing is safe beside running captures and
+Blob rows that no workload and no output names (with their files), files without a row, temporaries
+that killed processes left; and images that no request names, folders of runs that are gone (see
+`kclab.db.kept_garbage`). Removing is safe beside running captures and
 imports, because whoever writes makes a blob's file young before it commits the row, and here
 
 1. only what has not been touched for a while counts;
@@ -24,6 +25,7 @@ from pathlib import Path
 from kclab.blob.folder import TEMPORARY_FOLDER, BlobFolder
 from kclab.core.times import Microseconds, now_us
 from kclab.db.connection import translated, writing
+from kclab.db.kept_garbage import KeptGarbage, find_kept, remove_kept
 from kclab.db.runs import effective_status
 from kclab.db.store import Store
 
@@ -45,8 +47,10 @@ class Garbage:
     """Digests of files without a row."""
     leftovers: tuple[Path, ...]
     """Temporary files."""
+    kept: KeptGarbage
+    """Images and run folders."""
     nbytes: int
-    """Bytes on disk of all three."""
+    """Bytes on disk of all of them."""
     alive: tuple[str, ...]
     """Uuids of runs that are going on; while there is one, `rows` is empty."""
     before_us: Microseconds
@@ -55,7 +59,7 @@ class Garbage:
     @property
     def count(self) -> int:
         """How many things would be removed."""
-        return len(self.rows) + len(self.files) + len(self.leftovers)
+        return len(self.rows) + len(self.files) + len(self.leftovers) + self.kept.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Removed:
     rows: int
     files: int
     leftovers: int
+    kept: int
+    """Images and run folders."""
     nbytes: int
 
 
@@ -81,12 +87,19 @@ def find_garbage(store: Store, older_than_us: Microseconds) -> Garbage:
         known = {str(row[0]) for row in connection.execute("SELECT sha256 FROM blob")}
         unused = [] if alive else _unused(connection)
         rows = [s for s in unused if _age_us(store.blobs.path(s)) < before]
+        kept = find_kept(store, connection, before)
     strangers = sorted(set(files) - known)
     leftovers = sorted(path for path in store.blobs.leftovers() if _age_us(path) < before)
     paths = [*(store.blobs.path(sha256) for sha256 in (*rows, *strangers)), *leftovers]
-    nbytes = sum(_size(path) for path in paths)
+    nbytes = kept.nbytes + sum(_size(path) for path in paths)
     return Garbage(
-        tuple(rows), tuple(strangers), tuple(leftovers), nbytes, tuple(sorted(alive)), before
+        rows=tuple(rows),
+        files=tuple(strangers),
+        leftovers=tuple(leftovers),
+        kept=kept,
+        nbytes=nbytes,
+        alive=tuple(sorted(alive)),
+        before_us=before,
     )
 
 
@@ -99,10 +112,12 @@ def remove_garbage(store: Store, garbage: Garbage) -> Removed:
     with closing(store.write()) as connection:
         rows = _remove_rows(connection, store.blobs, garbage)
         sizes = _remove_files(connection, store.blobs, (*rows, *garbage.files), garbage.before_us)
+        kept = remove_kept(store, connection, garbage.kept, garbage.before_us)
     discarded = [_discard(store.blobs, path, garbage.before_us) for path in garbage.leftovers]
     leftovers = [size for size in discarded if size is not None]
     files = len(set(sizes) - set(rows))
-    return Removed(len(rows), files, len(leftovers), sum(sizes.values()) + sum(leftovers))
+    nbytes = sum(sizes.values()) + sum(leftovers) + sum(kept)
+    return Removed(len(rows), files, len(leftovers), len(kept), nbytes)
 
 
 def _remove_rows(connection: sqlite3.Connection, blobs: BlobFolder, garbage: Garbage) -> list[str]:

@@ -1,4 +1,4 @@
-"""A store: `kclab.db` and the `blob/` folder beside it."""
+"""A store: `kclab.db`, and beside it `blob/` (tensors), `files/` (images), `runs/` (logs)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kclab.blob.folder import BlobFolder
+from kclab.blob.kept import FOLDER, KeptFolder
 from kclab.core.errors import BadUsage, DatabaseMissing, DatabaseOutdated
 from kclab.db.connection import connect_read, connect_write, require_current
 
@@ -32,6 +33,16 @@ class Store:
         """
         database = database.resolve()
         return cls(database, BlobFolder(database.parent / "blob"))
+
+    @property
+    def files(self) -> KeptFolder:
+        """What is kept besides tensors."""
+        return KeptFolder(self.database.parent / FOLDER)
+
+    @property
+    def run_folders(self) -> Path:
+        """Where each run may have a folder of its own, named by its uuid."""
+        return self.database.parent / "runs"
 
     def read(self) -> sqlite3.Connection:
         """A read-only connection; never creates or upgrades anything."""
