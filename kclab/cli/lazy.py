@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "captures": ("kclab.cli.captures", "List receipts; find where two runs first differ."),
     "definitions": ("kclab.cli.definitions", "List, show, validate, trust and make definitions."),
     "fc2": ("kclab.cli.fc2", "Characterize every algorithm for a captured GEMM."),
+    "report": ("kclab.cli.report", "Write a page on what ran, failed and became slower."),
     "ui": ("kclab.cli.ui", "Browse runs, replays and FC2 results on live screens."),
     "db": ("kclab.cli.db", "Make, upgrade, check, back up and clean the database."),
     "doctor": ("kclab.cli.doctor", "Say what this machine has and what works on it."),
