@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kclab.db.queries.fc2 import best_results
 from kclab.db.store import Store
 from tests.conftest import Cli
 
@@ -292,3 +293,34 @@ def test_interrupted_sweep_keeps_its_candidates_and_goes_on(
         store, "SELECT count(*) FROM fc2_candidate WHERE origin = 'resumed' AND status = 'valid'"
     )
     assert resumed[0][0] > 0
+
+
+def test_the_newest_result_of_a_config_speaks_for_it(fc2: Callable[..., Any], store: Store) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    (best,) = found(fc2("best", "--format", "json"))
+    with closing(store.write()) as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(fc2_result)")][1:]
+        slower = ", ".join(
+            {"ratio": "0.9", "verdict": "'SLOW'", "measured_us": "measured_us + 1"}.get(name, name)
+            for name in columns
+        )
+        connection.execute(
+            f"INSERT INTO fc2_result({', '.join(columns)}) SELECT {slower} FROM fc2_result"
+            " WHERE id = ?",
+            (best["result_id"],),
+        )
+    (after,) = found(fc2("best", "--format", "json"))
+    assert after["config"] != best["config"]
+
+
+def test_best_reads_its_index_in_order(store: Store, fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    plans: list[str] = []
+    with closing(store.read()) as connection:
+        asked: list[str] = []
+        connection.set_trace_callback(asked.append)
+        best_results(connection, workspace=32 << 20)
+        connection.set_trace_callback(None)
+        plans = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
+    assert any("COVERING INDEX ix_fc2_result_best (scope=? AND exact=?)" in line for line in plans)
+    assert "USE TEMP B-TREE FOR GROUP BY" not in plans

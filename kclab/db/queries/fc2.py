@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kclab.core.errors import NothingMatched
-from kclab.db.queries.runs import find_run
 
 CONFIG = (
     "c.algorithm_id, c.tile_id, c.stages_id, c.split_k, c.reduction_scheme, c.cta_swizzle,"
@@ -75,20 +74,20 @@ def best_results(
         terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
     where = " AND ".join([ELIGIBLE, *(term for term, _ in terms)])
     # The newest result of a config speaks for it; then the best of a boundary is chosen.
-    # Narrow rows and only the joins that a filter needs: this part sees every result.
+    # This part sees every result: narrow rows of one index in its own order, only the joins that a
+    # filter needs, and SQLite's rule that beside max() the other columns are of that very row.
     latest = f"""
-        SELECT r.id, r.boundary_id, r.config_id, r.ratio, r.verdict, r.is_control,
-            r.required_workspace, v.backend, v.gpu, row_number() OVER (
-                PARTITION BY r.boundary_id, r.validity_id, r.config_id
-                ORDER BY r.measured_us DESC, r.id DESC) AS newest
-        FROM fc2_result r JOIN fc2_validity v ON v.id = r.validity_id
-        {_joins(precision or workload, workload)} WHERE {where}
+        SELECT r.id, r.boundary_id, r.validity_id, r.config_id, r.ratio, r.verdict, r.is_control,
+            r.required_workspace, max(r.measured_us)
+        FROM fc2_result r {_joins(precision or workload, workload, gpu)} WHERE {where}
+        GROUP BY r.boundary_id, r.validity_id, r.config_id
     """
     ranked = f"""
         SELECT r.id, row_number() OVER (
-            PARTITION BY r.boundary_id, r.backend, r.gpu ORDER BY {ORDER}) AS place
+            PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
         FROM (SELECT l.*, {CONFIG_TEXT} AS config FROM ({latest}) l
-              JOIN algo_config c ON c.id = l.config_id WHERE l.newest = 1) r
+              JOIN algo_config c ON c.id = l.config_id) r
+        JOIN fc2_validity v ON v.id = r.validity_id
     """
     rows = connection.execute(
         f"SELECT {FIELDS}, {GATES} {FROM} JOIN ({ranked}) p ON p.id = r.id AND p.place = 1"
@@ -98,8 +97,9 @@ def best_results(
     return [dict(row) for row in rows]
 
 
-def _joins(boundary: Any, workload: Any) -> str:
-    joins = " JOIN fc2_boundary b ON b.id = r.boundary_id" if boundary else ""
+def _joins(boundary: Any, workload: Any, gpu: Any) -> str:
+    joins = " JOIN fc2_validity v ON v.id = r.validity_id" if gpu else ""
+    joins += " JOIN fc2_boundary b ON b.id = r.boundary_id" if boundary else ""
     return joins + (" JOIN workload w ON w.id = b.workload_id" if workload else "")
 
 
@@ -132,9 +132,16 @@ def pareto(
     ]
 
 
+def _run_id(connection: sqlite3.Connection, run: str) -> int:
+    # Here, not above: what runs need (processes, signals) would be half of what `best` loads.
+    from kclab.db.queries.runs import find_run
+
+    return int(find_run(connection, run)["id"])
+
+
 def run_candidates(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
     """What a run tried, fastest in the race first, with why others were not raced."""
-    run_id = int(find_run(connection, run)["id"])
+    run_id = _run_id(connection, run)
     rows = connection.execute(
         f"SELECT {CONFIG_TEXT} AS config, f.origin, f.budget, f.rank, f.required_workspace,"
         " f.waves, f.status, f.exact, f.screen_ratio, f.screen_samples, f.output_class,"
@@ -151,7 +158,7 @@ def run_candidates(connection: sqlite3.Connection, run: str) -> list[dict[str, A
 
 def run_results(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
     """A run's measured configs, the last measurement of each config and scope."""
-    run_id = int(find_run(connection, run)["id"])
+    run_id = _run_id(connection, run)
     rows = connection.execute(
         f"SELECT {FIELDS}, {GATES}, max(r.id) {FROM} WHERE r.run_id = ?"
         f" GROUP BY r.boundary_id, r.config_id, r.scope ORDER BY r.scope, {ORDER}",
