@@ -6,6 +6,7 @@ it); a row without its bytes is damage, unless it says that they are elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 
 from kclab.blob.folder import BlobFolder
 from kclab.blob.kept import KeptFolder, KeptName
-from kclab.core.errors import BlobAbsent, BlobDamaged
+from kclab.core.errors import BlobAbsent, BlobDamaged, DatabaseProblem
+from kclab.db.beside import named_beside
 from kclab.db.connection import journal_mode, translated
 from kclab.db.kept_files import is_named, named_files
 from kclab.db.store import Store
@@ -86,7 +88,7 @@ def check(store: Store, progress: Progress | None = None, jobs: int | None = Non
         hashed = _hash_all(store.blobs, here, progress, jobs or os.cpu_count() or 1)
         report.faults += [fault for fault in hashed if _still_known(connection, fault.name)]
         report.faults += _absent(rows)
-        report.faults += _strangers(store.blobs, files - {str(row[0]) for row in rows})
+        report.faults += _strangers(store, files - {str(row[0]) for row in rows})
         _check_kept(report, connection, store.files, kept)
     return report
 
@@ -111,10 +113,13 @@ def _absent(rows: Sequence[sqlite3.Row]) -> Iterator[Fault]:
             yield Fault("absent", sha256, hint or "its bytes are elsewhere")
 
 
-def _strangers(blobs: BlobFolder, unreferenced: set[str]) -> Iterator[Fault]:
+def _strangers(store: Store, unreferenced: set[str]) -> Iterator[Fault]:
+    if unreferenced:
+        with contextlib.suppress(DatabaseProblem):  # no fault of this one; a clean-up refuses
+            unreferenced -= named_beside(store)
     for sha256 in sorted(unreferenced):
-        yield Fault("unreferenced", sha256, str(blobs.path(sha256)))
-    for path in sorted(blobs.leftovers()):
+        yield Fault("unreferenced", sha256, str(store.blobs.path(sha256)))
+    for path in sorted(store.blobs.leftovers()):
         yield Fault("leftover", str(path), "a temporary file of a process that ended")
 
 

@@ -8,7 +8,8 @@ imports, because whoever writes makes a blob's file young before it commits the 
 1. only what has not been touched for a while counts;
 2. it is looked at again inside a write transaction, so that no row can come meanwhile;
 3. a file is first moved aside, and comes back if it turns out to have become young;
-4. while a run is alive, no row is removed, nor any file younger than that run.
+4. while a run is alive, no row is removed, nor any file younger than that run;
+5. what another database of the same folder names is in use.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from kclab.blob.folder import TEMPORARY_FOLDER, BlobFolder
 from kclab.core.times import Microseconds, now_us
+from kclab.db.beside import named_beside
 from kclab.db.connection import translated, writing
 from kclab.db.kept_garbage import KeptGarbage, find_kept, remove_kept
 from kclab.db.runs import effective_status
@@ -77,7 +79,8 @@ class Removed:
 def find_garbage(store: Store, older_than_us: Microseconds) -> Garbage:
     """List what was last touched more than `older_than_us` ago and nothing uses.
 
-    Raises what `store.read` raises.
+    Raises what `store.read` raises, and DatabaseProblem for another database beside it that
+    cannot be read.
     """
     with closing(store.read()) as connection, translated(connection):
         alive = _alive(connection)
@@ -85,10 +88,11 @@ def find_garbage(store: Store, older_than_us: Microseconds) -> Garbage:
         before = min([now_us() - older_than_us, *started])
         files = [s for s in store.blobs.present() if _age_us(store.blobs.path(s)) < before]
         known = {str(row[0]) for row in connection.execute("SELECT sha256 FROM blob")}
-        unused = [] if alive else _unused(connection)
+        beside = named_beside(store)
+        unused = [] if alive else sorted(set(_unused(connection)) - beside)
         rows = [s for s in unused if _age_us(store.blobs.path(s)) < before]
         kept = find_kept(store, connection, before)
-    strangers = sorted(set(files) - known)
+    strangers = sorted(set(files) - known - beside)
     leftovers = sorted(path for path in store.blobs.leftovers() if _age_us(path) < before)
     paths = [*(store.blobs.path(sha256) for sha256 in (*rows, *strangers)), *leftovers]
     nbytes = kept.nbytes + sum(_size(path) for path in paths)
