@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import capturing, importing, looking, replaying, ui
+from benchmarks import capturing, importing, looking, replaying, serving, ui
 from benchmarks.measure import BASELINE, KCLAB, Result, store_result
 from kclab.core.stats import median
 from kclab.db.runs import run
@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
         at, 16 if quick else 128, 16, 2 if quick else 6
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
+    "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 2 if quick else 10),
     "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }
 
