@@ -37,14 +37,15 @@ def filter_of(words: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> R
     return RunFilter(
         commands=_begun("command", words["command"], known["commands"]),
         statuses=_begun("status", words["status"], STATUSES),
-        tags=[_only("tag", word, known["tags"]) for word in words["tag"].split()],
+        tags=tuple(_only("tag", word, known["tags"]) for word in words["tag"].split()),
         since_us=parse_when(since) if since else None,
         text=words["text"].strip(),
     )
 
 
-def _begun(name: str, text: str, known: Sequence[str]) -> list[str]:
-    return [one for word in text.replace(",", " ").split() for one in _beginning(name, word, known)]
+def _begun(name: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    words = text.replace(",", " ").split()
+    return tuple(one for word in words for one in _beginning(name, word, known))
 
 
 def _beginning(name: str, word: str, known: Sequence[str]) -> list[str]:

@@ -97,6 +97,7 @@ async def test_clearing_the_filter_shows_every_run(lab: Store) -> None:
         await pilot.press("escape", "x")
         app = await typed(pilot, "g")
         assert len(listed(app)) == 10
+        assert told(app) == "10 runs"
 
 
 async def test_two_marked_runs_are_compared_in_the_order_of_their_marks(lab: Store) -> None:
