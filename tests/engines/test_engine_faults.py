@@ -34,7 +34,8 @@ def test_killed_kclab_leaves_no_engine_and_a_sound_store(model: Write, tmp_path:
         kclab.wait()
 
     assert len(family) >= 3 and gone(family, 20)
-    assert not check(store).faults
+    report = check(store)  # bytes that no row names yet may lie there, for gc
+    assert not report.database_damaged and not report.blobs_damaged
 
 
 def wait_for_request(store: Store, kclab: subprocess.Popen[bytes]) -> None:
