@@ -166,4 +166,5 @@ def reproduce(context: typer.Context, result: ResultArgument) -> None:
     typer.echo(
         f"kclab fc2 selected {row['workload']} --backend {row['backend']} "
         f"--candidate {row['config']} --workspace {row['supplied_workspace']}"
+        f"{' --hot' if row['hot'] else ''}"
     )

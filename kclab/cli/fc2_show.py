@@ -72,14 +72,14 @@ def note_drift(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 RESULT_COLUMNS = (
-    Column("workload", show=short, spare=2),
-    Column("shape", spare=1),
-    Column("numerics", "dtype", show=show_numerics),
+    Column("workload", show=short, spare=3),
+    Column("shape", spare=2),
+    Column("numerics", "dtype", show=show_numerics, spare=1),
     Column("config"),
     Column("ratio", "gain", show=show_gain, right=True),
     Column("interval", "95 %", hidden=True),
     Column("verdict"),
-    Column("parity", wide=True),
+    Column("parity"),
     Column("required_workspace", "workspace", show=show_bytes, right=True, spare=5),
     Column("a_ms", "A ms", show=show_ms, right=True, spare=11),
     Column("b0_ms", "B0 ms", show=show_ms, right=True, spare=10),

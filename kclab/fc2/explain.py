@@ -33,6 +33,9 @@ PEAK_TFLOPS = {
 
 TILE = re.compile(r"_(\d+x\d+)(?:x(\d+))?_")
 
+STAGES = re.compile(r"_\d+x\d+_(\d+)x(\d+)_")
+"""After the tile, nvjet's names say elements of K a stage, and stages."""
+
 
 def explain_config(connection: sqlite3.Connection, config: AlgorithmConfig) -> dict[str, Any]:
     """Fields of a page about one config. Raises NothingMatched where it was never seen."""
@@ -83,12 +86,13 @@ def _candidate(connection: sqlite3.Connection, config: AlgorithmConfig) -> sqlit
 
 def _launched(seen: sqlite3.Row) -> dict[str, Any]:
     workspace = seen["required_workspace"]
-    tile = TILE.search(seen["kernel"] or "")
+    tile, stages = (pattern.search(seen["kernel"] or "") for pattern in (TILE, STAGES))
     return {
         "workspace": None if workspace is None else format_bytes(workspace),
-        "waves": seen["waves"],
+        "waves": None if seen["waves"] is None else round(seen["waves"], 2),
         "kernel": seen["kernel"],
         "tile by name": tile.group(1) if tile else None,
+        "stages by name": f"{stages.group(2)}, each {stages.group(1)} of K" if stages else None,
         "grid": seen["grid"],
         "cluster": seen["cluster"],
         "shared memory": None
@@ -107,9 +111,10 @@ def _measured(row: dict[str, Any], times: int) -> dict[str, Any]:
          if gpu in (row["gpu"] or "") and dtype == row["precision"]),
         None,
     )  # fmt: skip
+    numerics = row["precision"] + ("+fast" if row["fast_accumulation"] else "")
     share = f"{rate / peak:.0%} of {peak:g} TFLOP/s" if rate and peak else None
     return {
-        "measured": f"{times} times, last on {row['m']}x{row['n']}x{row['k']} {row['precision']}",
+        "measured": f"{times} times, last on {row['m']}x{row['n']}x{row['k']} {numerics}",
         "TFLOP/s": None if rate is None else round(rate, 1),
         "roofline": share,
         "verdict": f"{row['verdict']}, {(row['ratio'] - 1) * 100:+.1f} % against rank 0",

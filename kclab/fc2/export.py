@@ -194,16 +194,21 @@ C_NAMES = {
 """Attribute names and their types in cublasLt.h; the last two are 16 bits wide."""
 
 
+C_TYPES = {"bf16": "CUDA_R_16BF", "fp8_e4m3": "CUDA_R_8F_E4M3", "nvfp4": "CUDA_R_4F_E2M1"}
+
+
 def c_snippet(row: Mapping[str, Any]) -> str:
     """C code that builds a stored config with cublasLt; check it before it runs."""
     config: AlgorithmConfig = parse_config(row["config"])
+    operand = C_TYPES[row["precision"]]
     lines = [
         f"// {row['m']}x{row['n']}x{row['k']} {row['precision']} on {row['gpu']}, "
         f"cuBLASLt {row['cublaslt']}: {(row['ratio'] - 1) * 100:+.1f} %, {row['verdict']}",
         f"// needs {row['required_workspace']} bytes of workspace; valid for that library only.",
         "cublasLtMatmulAlgo_t algo;",
-        "cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, a_type, b_type,",
-        f"                       CUDA_R_16BF, CUDA_R_16BF, {config.algorithm_id}, &algo);",
+        "cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F,",
+        f"                       {operand}, {operand}, CUDA_R_16BF, CUDA_R_16BF,",
+        f"                       {config.algorithm_id}, &algo);",
     ]
     for name, (attribute, kind) in C_NAMES.items():
         value = getattr(config, name)

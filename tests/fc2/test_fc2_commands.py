@@ -104,9 +104,14 @@ def test_history_explain_and_reproduce(fc2: Callable[..., Any]) -> None:
     page = json.loads(fc2("explain", best["config"], "--format", "json").out)
     assert page["kernel"] == best["kernel"] and page["Stream-K"].startswith("no")
     command = fc2("reproduce", best["result_id"]).out.split()
-    assert command[:3] == ["kclab", "fc2", "selected"]
+    assert command[:3] == ["kclab", "fc2", "selected"] and "--hot" not in command
     again = found(fc2(*command[2:], "--format", "json"))
     assert best["config"] in {row["config"] for row in again}
+
+
+def test_a_hot_measurement_is_reproduced_hot(fc2: Callable[..., Any]) -> None:
+    (row, *_) = found(fc2("selected", *SHAPE, "--hot", "--format", "json"))
+    assert fc2("reproduce", row["result_id"]).out.split()[-1] == "--hot"
 
 
 def test_selected_takes_the_stored_best(fc2: Callable[..., Any]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from kclab.cli.fc2_show import RESULT_COLUMNS, with_text
 from kclab.cli.output import Format, print_rows
+from kclab.fc2.explain import STAGES
+from kclab.fc2.export import c_snippet
 
 ROW = with_text(
     {
@@ -38,8 +43,11 @@ ROW = with_text(
 )
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    print_rows([ROW], RESULT_COLUMNS, Format.TABLE)
+EXACT = {**ROW, "exact": 1, "different": 0, "parity": "exact"}
+
+
+def lines(capsys: pytest.CaptureFixture[str], row: Mapping[str, Any] = ROW) -> list[str]:
+    print_rows([row], RESULT_COLUMNS, Format.TABLE)
     return capsys.readouterr().out.splitlines()
 
 
@@ -47,17 +55,25 @@ def test_80_columns_keep_shape_config_gain_verdict_and_parity(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    head, _, row = lines(capsys)
+    head, _, row = lines(capsys, EXACT)
     assert head.split() == ["shape", "dtype", "config", "gain", "verdict", "parity"]
     assert len(row) <= 80 and row.split()[:2] == ["37810x5376x14336", "fp8+fast"]
-    assert "exact" not in row, "an inexact config never looks exact"
+
+
+def test_a_failed_parity_is_told_whole_however_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    head, _, row = lines(capsys)
+    assert head.split() == ["config", "gain", "verdict", "parity"]
+    assert row.endswith("parity failed (203266560 elements)") and len(row) <= 80
 
 
 def test_more_columns_come_with_more_room(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    head, _, row = lines(capsys)
+    head, _, row = lines(capsys, EXACT)
     assert {"workload", "workspace", "gpu"} <= set(head.split()) and len(row) <= 120
 
 
@@ -77,3 +93,13 @@ def test_where_nothing_fits_every_field_has_a_line(
     monkeypatch.setenv("COLUMNS", "40")
     names = [line.split("  ")[0] for line in lines(capsys)]
     assert names == [column.title for column in RESULT_COLUMNS if not column.hidden]
+
+
+def test_stages_are_read_from_the_kernels_name() -> None:
+    found = STAGES.search("nvjet_sm90_qqtst_168x128_128x5_1x2_h_bz_TNN")
+    assert found and found.groups() == ("128", "5")
+
+
+def test_c_code_names_the_operands_types() -> None:
+    code = " ".join(c_snippet({**ROW, "cublaslt": "130100"}).split())
+    assert "CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 66, &algo" in code

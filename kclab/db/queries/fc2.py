@@ -184,7 +184,8 @@ def one_result(connection: sqlite3.Connection, result_id: int) -> dict[str, Any]
     """
     row = connection.execute(
         f"SELECT {FIELDS}, {GATES}, r.baseline, r.supplied_workspace, r.output_sha256, l.grid,"
-        f" l.cluster, l.stream_k, v.facts AS validity, run.argv {FROM} WHERE r.id = ?",
+        f" l.cluster, l.stream_k, v.facts AS validity, run.argv,"
+        f" coalesce(json_extract(run.params, '$.hot'), 0) AS hot {FROM} WHERE r.id = ?",
         (result_id,),
     ).fetchone()
     if row is None:
