@@ -34,7 +34,7 @@ def interval(row: Mapping[str, Any], bounds: Bounds, tone: str) -> Markup:
 
     `row` has ratio, ratio_low and ratio_high.
     """
-    width, middle = 180, 9
+    width, middle = 130, 9
     if row["ratio"] is None:
         return Markup("")
     ends = [_at(row[n], bounds, 2, width - 2) for n in ("ratio_low", "ratio", "ratio_high")]
@@ -164,7 +164,8 @@ def _strip(arm: str, values: Sequence[float], bounds: Bounds, top: int) -> Marku
     return Markup(
         '<g class="arm arm{}"><title>{}: median {:.4g} ms of {}</title>'
         '<text class="label end" x="{}" y="{}">{}</text>'
-        '<rect x="{}" y="{}" width="{}" height="20"/>{}<line x1="{m}" x2="{m}" y1="{}" y2="{}"/></g>'
+        '<rect x="{}" y="{}" width="{}" height="20"/>{}'
+        '<line x1="{m}" x2="{m}" y1="{}" y2="{}"/></g>'
     ).format(
         arm, arm, median(values), len(values), LEFT - 10, top + 19, arm, low, top + 5,
         _n(float(high) - float(low)), dots, top + 3, top + 27, m=middle,
@@ -179,7 +180,9 @@ def tone_of(verdict: str | None) -> str:
 
 
 def gain(ratio: float) -> str:
-    """`+8.6 %` for a ratio of 1.086; with two digits where there is little."""
+    """`+8.6 %` for a ratio of 1.086, with two digits where there is little; `2.50x` from 2 on."""
+    if ratio >= 2:
+        return f"{ratio:.2f}x"
     share = (ratio - 1) * 100
     return f"{share:+.2f} %" if abs(share) < 1 else f"{share:+.1f} %"
 

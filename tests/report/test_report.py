@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from html.parser import HTMLParser
@@ -20,7 +22,7 @@ from tests.report.sample import NASTY, fill_report
 class Tags(HTMLParser):
     """Every element with its attributes, all text, and what was left open."""
 
-    VOID = ("meta",)
+    VOID = ("meta", "br")
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -157,3 +159,19 @@ def test_without_jinja2_it_says_so(
     assert done.err == (
         "kclab: kclab report needs jinja2, which is not installed; pip install 'kclab[report]'.\n"
     )
+
+
+def test_rows_without_their_bytes_will_do(reported: Store, invoke: Cli) -> None:
+    shutil.rmtree(reported.blobs.root)
+    assert invoke("report", "-o", "-").code == 0
+    assert not reported.blobs.root.exists()
+
+
+def test_help_needs_no_jinja2() -> None:
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from kclab.cli import main\n"
+        "main(['report', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and "--until" in done.stdout
