@@ -121,7 +121,7 @@ def shown_race() -> Iterator[Callable[[Event], None]]:
     """A callback that draws the race on stderr; plain lines where stderr is no terminal."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield _sayer()
         return

@@ -144,7 +144,7 @@ def test_candidate_can_be_named(fc2: Callable[..., Any], named: str) -> None:
 def test_inexact_candidate_fails_with_its_rows_kept(fc2: Callable[..., Any], store: Store) -> None:
     ended = fc2("selected", *SHAPE, "--candidate", "66:20:35:2:4:0:0:0:2")
     assert ended.code == 1 and "not byte-exact" in ended.err
-    assert rows(store, "SELECT status FROM run") == [("failed",)]
+    assert rows(store, "SELECT status, exit_code FROM run") == [("failed", 4)]
     assert rows(store, "SELECT count(*) FROM fc2_result WHERE exact = 0")[0][0] == 2
 
 
@@ -167,7 +167,7 @@ def test_nvfp4_below_capability_10_is_refused_and_stored(
     assert ended.code == 4 and "compute capability 10.0" in ended.err
     refusals = rows(store, "SELECT returned, error FROM fc2_enumeration")
     assert len(refusals) == 6 and all(n == 0 and "FP4 needs" in why for n, why in refusals)
-    assert rows(store, "SELECT status FROM run") == [("failed",)]
+    assert rows(store, "SELECT status, exit_code FROM run") == [("failed", 4)]
 
 
 def test_nvfp4_sweeps_from_capability_10(

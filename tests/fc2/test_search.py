@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from rich.console import Console
 
 from kclab.cli.fc2_show import shown_race
 from kclab.core.errors import EnvironmentLacking
@@ -240,3 +241,19 @@ def test_the_winner_is_measured_on_samples_of_its_own(
     final = {s.round for r in kept.results_ if r.stage == "final" for s in r.samples}
     others = {s.round for r in kept.results_ if r.stage != "final" for s in r.samples}
     assert final and not final & others
+
+
+def test_a_terminal_is_shown_the_race_as_a_live_table(
+    whole: tuple[Outcome, Kept, list[Event]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Console, "is_terminal", True)
+    _, _, events = whole
+    ends = [event for event in events if event.text != "screened"]
+    with shown_race() as watch:
+        for event in ends:
+            watch(event)
+    shown = capsys.readouterr().err
+    assert all(f"{event.stage} after" in shown for event in ends)
+    assert "against rank 0" in shown and ends[-1].leaders[0][0] in shown
