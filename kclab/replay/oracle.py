@@ -131,6 +131,8 @@ def _judge(
         return _undecided("the output is float64 itself")
     if dtype not in FORMATS:
         return _judge_exact(truth, engine, reference)
+    if bool(truth.isnan().any()):
+        return _undecided("the reference gives NaN in float64 too, which is no truth to measure by")
     return _Measurement(truth, engine, reference, tolerance, terms).verdict()
 
 

@@ -207,3 +207,10 @@ def test_bits_keep_their_meaning_in_float64_mode() -> None:
 )
 def test_ulp_is_the_gap_to_the_next_value(dtype: str, value: float, gap: float) -> None:
     assert ulp_at(torch.tensor([value], dtype=torch.float64), dtype).item() == gap
+
+
+def test_a_reference_that_gives_nan_accuses_nobody() -> None:
+    definition = Definition.from_body(body("nan", "def run(x):\n    return x / 0 * 0\n"))
+    verdict = judge(definition, {"x": torch.ones(2)}, torch.ones(2))
+    assert verdict.verdict == "undecided"
+    assert "NaN" in (verdict.metrics or {})["why"]
