@@ -13,6 +13,7 @@ from kclab.cli.plots import sparkline
 from kclab.cli.run_compare import told_gain
 from kclab.cli.show import short, show_time
 from kclab.core.errors import ExitCode, NothingMatched
+from kclab.core.sessions import may_be_slower_by
 from kclab.db.queries.fc2_history import series_of
 
 Row = dict[str, Any]
@@ -64,9 +65,5 @@ def _fail_on_regression(rows: Sequence[Row], share: float) -> None:
     newest = [series[-1] for series in _series(rows)]
     if not any(row["gain_low"] is not None for row in newest):
         raise NothingMatched("no series has two measurements that could be compared.")
-    if any(_regressed(row, share) for row in newest):
+    if any(may_be_slower_by(share, row["trend"], row["gain_low"]) for row in newest):
         raise typer.Exit(int(ExitCode.CHECK_FAILED))
-
-
-def _regressed(row: Row, share: float) -> bool:
-    return row["trend"] == "SLOW" and bool(row["gain_low"] <= 1 / (1 + share))

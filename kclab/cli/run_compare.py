@@ -15,6 +15,7 @@ from kclab.cli.output import Column, Format, console, note, print_rows
 from kclab.cli.plots import interval_bar
 from kclab.cli.show import short, short_run, show_module
 from kclab.core.errors import ExitCode, NothingMatched
+from kclab.core.sessions import may_be_slower_by
 from kclab.db.queries.compared import Change, Compared, told_counts
 from kclab.db.queries.run_compare import compare_runs
 from kclab.db.queries.run_diff import run_differences, run_facts
@@ -81,7 +82,7 @@ def is_regression(one: Compared, share: float | None) -> bool:
     """Whether a change fails a check: it is worse, and a proven slow-down may reach `share`."""
     if one.change is not Change.WORSE or share is None or one.verdict != "SLOW":
         return one.change is Change.WORSE
-    return one.gain_low is not None and one.gain_low <= 1 / (1 + share)
+    return may_be_slower_by(share, one.verdict, one.gain_low)
 
 
 def print_changes(found: Sequence[Compared], form: Format) -> None:

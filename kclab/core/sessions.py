@@ -71,9 +71,12 @@ class Shift:
     basis: Basis
     verdict: Verdict
 
-    def may_be_slower_by(self, share: float) -> bool:
-        """Whether it is proven slower, and a slow-down by `share` lies within the interval."""
-        return self.verdict is Verdict.SLOW and self.ratio.low <= 1 / (1 + share)
+
+def may_be_slower_by(share: float, verdict: str | None, low: float | None) -> bool:
+    """Whether a shift with that verdict is proven slower, and `share` slower lies within its
+    interval, whose lower end is `low`, or is exceeded.
+    """
+    return verdict == Verdict.SLOW and low is not None and low <= 1 / (1 + share)
 
 
 def compare_sessions(before: Session, after: Session) -> Shift | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kclab.core.sessions import Basis, Session, compare_sessions
+from kclab.core.sessions import Basis, Session, compare_sessions, may_be_slower_by
 from kclab.core.stats import Sample, Verdict
 
 TRIALS = 100
@@ -97,9 +97,10 @@ def test_the_threshold_is_met_where_the_interval_reaches_it() -> None:
     rng = random.Random(4)
     shift = compare_sessions(paired(rng, 1.0, steady), paired(rng, SLOWER, steady))
     assert shift is not None and shift.basis is Basis.PAIRS
-    assert shift.may_be_slower_by(0.03) and not shift.may_be_slower_by(0.10)
-    faster = compare_sessions(paired(rng, SLOWER, steady), paired(rng, 1.0, steady))
-    assert faster is not None and not faster.may_be_slower_by(0.03)
+    verdict, low = shift.verdict, shift.ratio.low
+    assert may_be_slower_by(0.03, verdict, low) and not may_be_slower_by(0.10, verdict, low)
+    assert not may_be_slower_by(0.03, Verdict.UNDECIDED, low)
+    assert not may_be_slower_by(0.03, verdict, None)
 
 
 def test_stored_intervals_stand_in_for_samples() -> None:
