@@ -82,11 +82,11 @@ def _summary(problem: Problem, outcome: Outcome) -> str:
 def _known(open_run: Session) -> Known:
     """What this boundary's earlier runs tried with the same libraries, GPU and workspace."""
     rows = open_run.active.connection.execute(
-        "SELECT c.*, f.status, f.required_workspace, f.waves, max(f.screen_ratio)"
+        "SELECT c.*, f.status, f.required_workspace, f.waves, max(f.screen_ratio) AS best_ratio"
         " FROM fc2_candidate f JOIN algo_config c ON c.id = f.config_id"
         " WHERE f.boundary_id = ? AND f.run_id IN (SELECT run_id FROM fc2_result"
         "  WHERE boundary_id = ? AND validity_id = ? AND supplied_workspace = ?)"
-        " GROUP BY f.config_id ORDER BY max(f.screen_ratio) DESC",
+        " GROUP BY f.config_id ORDER BY best_ratio DESC",
         (
             open_run.boundary_id,
             open_run.boundary_id,
@@ -100,4 +100,10 @@ def _known(open_run: Session) -> Known:
         for config, row in zip(configs, rows, strict=True)
         if row["status"] == "valid"
     ]
-    return Known(promising[:PROMISING], frozenset(configs))
+    # One that was admitted and never timed, as by an interrupt, is still to be tried.
+    tried = (
+        config
+        for config, row in zip(configs, rows, strict=True)
+        if row["status"] != "valid" or row["best_ratio"] is not None
+    )
+    return Known(promising[:PROMISING], frozenset(tried))

@@ -329,3 +329,20 @@ def test_best_reads_its_index_in_order(store: Store, fc2: Callable[..., Any]) ->
         plans = [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
     assert any("COVERING INDEX ix_fc2_result_best (scope=? AND exact=?)" in line for line in plans)
     assert "USE TEMP B-TREE FOR GROUP BY" not in plans
+
+
+def test_resuming_tries_what_was_admitted_but_never_timed(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    fc2("sweep", *SHAPE, "--budget", "60s")
+    with closing(store.write()) as connection:
+        (config,) = connection.execute(
+            "SELECT config_id FROM fc2_candidate WHERE origin = 'space' AND status = 'valid'"
+            " AND screen_samples = 2 LIMIT 1"
+        ).fetchone()
+        connection.execute(
+            "UPDATE fc2_candidate SET screen_ratio = NULL WHERE config_id = ?", (config,)
+        )
+    fc2("sweep", "last", "--backend", "cublaslt", "--resume", "--budget", "60s")
+    again = "SELECT config_id FROM fc2_candidate WHERE run_id = 2 AND origin = 'space'"
+    assert rows(store, again) == [(config,)]
