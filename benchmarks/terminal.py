@@ -11,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 TOO_LONG_S = 60.0
 
@@ -67,15 +68,15 @@ class Terminal:
 
     def exit_code(self) -> int:
         """What the program ends with; it is waited for."""
-        while self._process.poll() is None:
-            if select.select([self._master], [], [], 0.05)[0]:
-                self._read(0.05)
-        return self._process.returncode
+        with suppress(EOFError):
+            while True:
+                self._read(TOO_LONG_S)
+        return self._process.wait()
 
     def _read(self, seconds: float) -> None:
         if not select.select([self._master], [], [], max(seconds, 0))[0]:
             raise TimeoutError(f"nothing drawn any more; the last was {self.drawn[-400:]!r}")
         try:
             self.drawn += os.read(self._master, 1 << 16)
-        except OSError:  # Linux's way to say that the other end is closed
-            self._process.wait()
+        except OSError as error:  # Linux's way to say that the other end is closed
+            raise EOFError(f"the program has ended; the last was {self.drawn[-400:]!r}") from error

@@ -102,16 +102,22 @@ class KclabApp(App[None]):
         try:
             version = await self.pages.ask(data_version)
         except KclabError as error:
-            if isinstance(self.screen, LabScreen):
-                self.screen.failed(error)
+            if (screen := self._lab_screen) is not None:
+                screen.failed(error)
             return
         changed = self._version not in (None, version)
         self._version = version
         self._quiet_s = 0.0 if changed else self._quiet_s + POLL_S
         if changed or self._quiet_s >= LOOK_AGAIN_S:
             self._quiet_s = 0.0
-            if isinstance(self.screen, LabScreen):
-                self.screen.refresh_data()
+            if (screen := self._lab_screen) is not None:
+                screen.refresh_data()
+
+    @property
+    def _lab_screen(self) -> LabScreen | None:
+        """The screen in front; None for the palette, for help, and once the app ends."""
+        screen = self.screen_stack[-1] if self.is_running and self.screen_stack else None
+        return screen if isinstance(screen, LabScreen) else None
 
     @property
     def busy(self) -> bool:

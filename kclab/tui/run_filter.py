@@ -76,7 +76,7 @@ class FilterBar(Horizontal):
     FilterBar #text { width: 2fr; margin: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,down", "leave", "To the list"),
+        Binding("escape,down", "screen.leave_filter", "To the list"),
         Binding("ctrl+x", "screen.clear_filter", "Clear"),
     ]
 
@@ -85,9 +85,6 @@ class FilterBar(Horizontal):
         """Other words are in the bar."""
 
         words: Mapping[str, str]
-
-    class Left(Message):
-        """The user is done with the bar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,15 +125,11 @@ class FilterBar(Horizontal):
         self._timer = self.set_timer(PAUSE_S, self._tell)
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
+    async def _submitted(self) -> None:
         self._tell()
-        self.action_leave()
+        await self.run_action("screen.leave_filter")
 
     def _tell(self) -> None:
         if self._timer is not None:
             self._timer.stop()
         self.post_message(self.Changed(self.words))
-
-    def action_leave(self) -> None:
-        """Back to the list."""
-        self.post_message(self.Left())

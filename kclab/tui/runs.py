@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 
 from kclab.cli.show import counted, short_run, show_time
 from kclab.core.errors import KclabError
@@ -45,12 +46,21 @@ class RunsScreen(LabScreen):
         "the uuid, the summary, the note, the host and what was typed. Right arrow completes."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter('text')", "Filter", key_display="/", tooltip="filter by text"),
+        Binding(
+            "slash",
+            "filter('text')",
+            "Filter",
+            key_display="/",
+            tooltip="filter by text",
+            # Or a key typed right behind would meet the list, where q quits.
+            priority=True,
+        ),
         Binding(
             "f",
             "filter('command')",
             "Filter fields",
             show=False,
+            priority=True,
             tooltip="filter by command; tab goes on to status, tag, since",
         ),
         Binding("x", "clear_filter", "Clear", show=False),
@@ -143,10 +153,6 @@ class RunsScreen(LabScreen):
         else:
             self._count()
 
-    @on(FilterBar.Left)
-    def _filter_left(self) -> None:
-        self.table.focus()
-
     @on(RowTable.Chosen)
     def _chosen(self, event: RowTable.Chosen) -> None:
         self.open_run(event.row["uuid"])
@@ -163,12 +169,20 @@ class RunsScreen(LabScreen):
 
     def action_filter(self, name: str) -> None:
         """Go to one of the filter's words."""
-        self.query_one(f"#{name}").focus()
+        self.set_focus(self.query_one(f"#{name}"))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Within the filter, the keys that lead there are text."""
+        return action != "filter" or not isinstance(self.focused, Input)
+
+    def action_leave_filter(self) -> None:
+        """Back to the list."""
+        self.set_focus(self.table)
 
     def action_clear_filter(self) -> None:
         """Show every run."""
         self.filter_by()
-        self.table.focus()
+        self.set_focus(self.table)
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, or take its mark off; a third mark replaces the first."""

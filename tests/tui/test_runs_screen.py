@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import Static
 
 from kclab.db.connection import writing
@@ -98,6 +99,16 @@ async def test_clearing_the_filter_shows_every_run(lab: Store) -> None:
         app = await typed(pilot, "g")
         assert len(listed(app)) == 10
         assert told(app) == "10 runs"
+
+
+async def test_key_typed_right_behind_the_slash_is_text_and_does_not_quit(lab: Store) -> None:
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        app = await settled(pilot)
+        for key in "/q":
+            app.post_message(events.Key({"/": "slash"}.get(key, key), key))
+        await pilot.pause(0.5)
+        app = await settled(pilot)
+        assert told(app) == "0 runs matching"
 
 
 async def test_two_marked_runs_are_compared_in_the_order_of_their_marks(lab: Store) -> None:
