@@ -106,7 +106,7 @@ def _fc2(connection: sqlite3.Connection) -> None:
         connection.execute(
             "INSERT INTO fc2_boundary(id, workload_id, precision, m, m_padded, n, k,"
             " fast_accumulation, source, added_us)"
-            " VALUES (?, ?, 'nvfp4', ?, ?, 6144, 24576, 0, 'synthetic', ?)",
+            " VALUES (?, ?, 'fp8_e4m3', ?, ?, 6144, 24576, 0, 'synthetic', ?)",
             (workload, workload, *rows, NOW_US - 2 * HOUR),
         )
     names = ("algorithm_id", "tile_id", "stages_id", "split_k", "reduction_scheme", "cta_swizzle",
@@ -187,7 +187,7 @@ def _result(
             "run_id": run, "boundary_id": boundary, "config_id": config + 1,
             "validity_id": validity, "launch_id": 1, "measurement_id": measurement,
             "scope": "gemm", "stage": "final", "search_seconds": 12.5,
-            "baseline": "comfy-kitchen scaled_mm_nvfp4", "required_workspace": workspace,
+            "baseline": "torch._scaled_mm", "required_workspace": workspace,
             "supplied_workspace": 64 * MIB, "a_ms": times["A"], "b0_ms": times["B0"],
             "b_ms": times["B"], "ratio": compared.ratio.estimate,
             "ratio_low": compared.ratio.low, "ratio_high": compared.ratio.high,
