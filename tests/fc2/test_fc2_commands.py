@@ -144,7 +144,7 @@ def test_candidate_can_be_named(fc2: Callable[..., Any], named: str) -> None:
 def test_inexact_candidate_fails_with_its_rows_kept(fc2: Callable[..., Any], store: Store) -> None:
     ended = fc2("selected", *SHAPE, "--candidate", "66:20:35:2:4:0:0:0:2")
     assert ended.code == 1 and "not byte-exact" in ended.err
-    assert rows(store, "SELECT status, exit_code FROM run") == [("failed", 4)]
+    assert rows(store, "SELECT status, exit_code FROM run") == [("failed", 1)]
     assert rows(store, "SELECT count(*) FROM fc2_result WHERE exact = 0")[0][0] == 2
 
 
