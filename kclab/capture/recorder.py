@@ -146,7 +146,7 @@ class Recorder:
         self.count(call.definition.name, SELECTED)
         try:
             pending = self._begin(call)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the engine goes on; it is counted
             with self._lock:
                 self._keys.discard(key)
             self._report(call, error)
@@ -208,7 +208,7 @@ class Recorder:
         started = time.perf_counter_ns()
         try:
             record = self._record(pending, outputs)
-        except Exception as error:
+        except Exception as error:  # as above
             self.abandon(pending)
             self._report(pending.call, error)
             return

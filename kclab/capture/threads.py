@@ -37,6 +37,7 @@ def carry_steps() -> Callable[[], None]:
     ) -> Future[Any]:
         return submit_any(self, _carrying(fn), *args, **kwargs)
 
+    # Replacing methods is the point here, and what mypy's method-assign is against.
     threading.Thread.start = carrying_start  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = carrying_submit  # type: ignore[method-assign,assignment]
 
@@ -59,7 +60,7 @@ def _carry_into(thread: threading.Thread) -> None:
         finally:
             del thread.run
 
-    thread.run = carrying_run  # type: ignore[method-assign]
+    thread.run = carrying_run  # type: ignore[method-assign]  # of this one thread, put back after
 
 
 def _carrying(work: Callable[..., Any]) -> Callable[..., Any]:

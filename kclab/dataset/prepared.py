@@ -239,5 +239,6 @@ def _bounds(dtype: str, tolerances: Any) -> tuple[float | None, float | None]:
     if not isinstance(entry, Mapping):
         return None, None
     rtol, atol = entry.get("rtol"), entry.get("atol")
-    numbers = isinstance(rtol, int | float) and isinstance(atol, int | float)
-    return (float(rtol), float(atol)) if numbers else (None, None)  # type: ignore[arg-type]
+    if isinstance(rtol, int | float) and isinstance(atol, int | float):
+        return float(rtol), float(atol)
+    return None, None
