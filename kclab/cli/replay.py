@@ -5,62 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kclab.cli.options import DefinitionOption, RunOption, SinceOption, UntilOption, show_range
+from kclab.cli.groups import grouped
 from kclab.cli.output import Format, FormatOption, note
+from kclab.cli.replay_options import How, InPlace, Which
 from kclab.cli.replay_page import print_page, print_verdicts
 from kclab.cli.store import current_store
-from kclab.db.store import Store
 from kclab.db.verdicts import ReplayRow
-from kclab.replay import Options, Progress, ReplaySummary, Selection, replay, replay_root, untrusted
+from kclab.replay import Progress, replay, replay_root, untrusted
+
+if TYPE_CHECKING:
+    from kclab.dataset.cases import Root
 
 app = typer.Typer()
 
 
 @app.command()
+@grouped
 def replay_command(
     context: typer.Context,
+    which: Which,
+    how: How,
+    in_place: InPlace,
     path: Annotated[
         Path | None,
         typer.Argument(help="A capture root or dataset folder, replayed in place."),
     ] = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    definition: DefinitionOption = None,
-    workload: Annotated[
-        list[str] | None,
-        typer.Option("--workload", metavar="UUID", help="Only these workloads; repeatable."),
-    ] = None,
-    run: RunOption = None,
-    never_passed: Annotated[
-        bool, typer.Option("--never-passed", help="Only captures that never passed.")
-    ] = False,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only captures whose last verdict is no pass.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda (every GPU) or cuda:<n>.")] = "auto",
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Worker processes [default: one a GPU, or one a core up to 8]."),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="The most one workload may take.")
-    ] = 300.0,
-    oracle: Annotated[
-        bool,
-        typer.Option("--oracle", help="Who is wrong: judge both by the reference in float64."),
-    ] = False,
-    definitions: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With PATH: the folder of its definitions."),
-    ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="With PATH: let its references run on this machine."),
-    ] = False,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Run captured workloads through their references; compare every output element.
@@ -69,53 +42,37 @@ def replay_command(
     replayed. Exit code: 0 all passed, 1 something differs or broke, 3 nothing to replay, 4 this
     machine lacks what is needed, such as trust in a reference.
     """
-    show_range(since, until)
-    selection = Selection(
-        since=since,
-        until=until,
-        definitions=tuple(definition or ()),
-        workloads=tuple(workload or ()),
-        run=run,
-        never_passed=never_passed,
-        failed=failed,
-    )
-    options = Options(device=device, jobs=jobs, timeout=timeout, oracle=oracle)
+    selection, options = which.selection(), how.options()
     store = current_store(context)
     with _progress() as progress:
         if path is None:
+            in_place.refuse()
             summary = replay(store, selection, options, progress)
         else:
-            summary = _replay_path(store, path, definitions, trust, selection, options, progress)
+            root, how_to_trust = _root(path, in_place)
+            summary = replay_root(store, root, selection, options, progress, how_to_trust)
     if form is Format.TABLE:
-        print_page(summary, path, oracle=oracle)
+        print_page(summary, path, oracle=options.oracle)
     else:
         print_verdicts(store, summary, form)
     raise typer.Exit(int(summary.exit_code))
 
 
-def _replay_path(
-    store: Store,
-    path: Path,
-    definitions: Path | None,
-    trust: bool,
-    selection: Selection,
-    options: Options,
-    progress: Progress,
-) -> ReplaySummary:
-    from kclab.core.trust import trust as trust_reference
+def _root(path: Path, asked: InPlace) -> tuple[Root, str]:
+    """The folder's captures, and what to say of a reference that may not run."""
+    from kclab.core.trust import trust
     from kclab.dataset.roots import read_root
 
-    root = read_root(path, definitions)
-    if trust:
+    root = read_root(path, asked.definitions)
+    if asked.trust:
         for found in untrusted(root.definitions.values()):
             note(f"trusting the reference of {found.name} ({found.reference_sha256[:16]})")
-            trust_reference(found.reference_sha256, f"{found.name}, replay {path} --trust")
-    folder = definitions or next(
+            trust(found.reference_sha256, f"{found.name}, replay {path} --trust")
+    folder = asked.definitions or next(
         (place for place in (path / "definitions", path.parent / "definitions") if place.is_dir()),
         path,
     )
-    how = f"read it, then: kclab definitions trust {folder} (or kclab replay {path} --trust)"
-    return replay_root(store, root, selection, options, progress, how_to_trust=how)
+    return root, f"read it, then: kclab definitions trust {folder} (or kclab replay {path} --trust)"
 
 
 @contextmanager

@@ -78,6 +78,14 @@ class TestInThisProcess:
         assert done.code == 3
         assert "nothing to replay matches --definition" in done.err
 
+    @pytest.mark.parametrize("option", [("--trust",), ("--definitions", "somewhere")])
+    def test_what_only_a_folder_takes_is_refused_without_one(
+        self, invoke: Cli, filled: Store, option: tuple[str, ...]
+    ) -> None:
+        done = invoke("--db", filled.database, "replay", *option)
+        assert done.code == 2
+        assert f"{option[0]} goes with a folder" in done.err
+
     def test_times_are_resolved_and_shown(self, invoke: Cli, filled: Store) -> None:
         done = invoke("--db", filled.database, "replay", "--since", "1970-01-02T00:00Z")
         assert done.code == 3
