@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KNOWN_REVISIONS = ("0001", "0002")
+KNOWN_REVISIONS = ("0001", "0002", "0003")
 """Oldest first."""
 
 SCHEMA_REVISION = KNOWN_REVISIONS[-1]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from kclab.db.connection import writing
 from kclab.db.queries.paging import PAGE
-from kclab.db.queries.run_pages import RunListing
+from kclab.db.queries.run_pages import ORDERS, RunListing
 from kclab.db.queries.runs import RunFilter, list_runs
 from kclab.db.queries.verdict_matrix import VerdictListing, verdict_matrix
 from kclab.db.runs import add_environment
@@ -61,6 +62,45 @@ def test_pages_one_after_another_are_the_listing(many: Store, wanted: RunFilter)
         whole = list_runs(connection, wanted)
     assert survey.total == len(whole)
     assert [row["uuid"] for row in paged] == [row["uuid"] for row in whole]
+
+
+def by_order(row: Mapping[str, Any], sort: str) -> Any:
+    return row["command" if sort == "command" else "status" if sort == "status" else sort + "_us"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sort", ORDERS)
+def test_every_order_has_every_run_once_and_the_newest_of_equals_first(
+    many: Store, sort: str, turned: bool
+) -> None:
+    listing = RunListing(RunFilter(sort=sort), turned)
+    with closing(many.read()) as connection:
+        survey = listing.survey(connection)
+        pages = [listing.page(connection, anchor) for anchor in survey.anchors]
+        paged = [row for page in pages for row in page]
+        places = [listing.survey(connection, row["anchor"]).position for row in paged[::97]]
+        newest_first = list_runs(connection, RunFilter())
+    expected = sorted(newest_first, key=lambda row: int(row["uuid"][:8], 16), reverse=True)
+    expected.sort(key=lambda row: by_order(row, sort), reverse=not ORDERS[sort])
+    if turned:
+        expected.reverse()
+    assert [row["uuid"] for row in paged] == [row["uuid"] for row in expected]
+    assert places == list(range(len(paged)))[::97]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sort", ["started", "command", "status"])
+def test_page_of_an_indexed_order_sorts_nothing(many: Store, sort: str, turned: bool) -> None:
+    listing = RunListing(RunFilter(sort=sort), turned)
+    with closing(many.read()) as connection:
+        asked: list[str] = []
+        connection.set_trace_callback(asked.append)
+        for anchor in (None, listing.survey(connection).anchors[-1]):
+            listing.page(connection, anchor)
+        connection.set_trace_callback(None)
+        pages = [sql for sql in asked if "page_key" in sql]
+        plans = [str([*map(tuple, connection.execute(f"EXPLAIN QUERY PLAN {p}"))]) for p in pages]
+    assert len(plans) == 3 and not any("ORDER BY" in plan for plan in plans)
 
 
 def test_position_of_a_row_moves_as_newer_ones_come(many: Store) -> None:

@@ -42,6 +42,9 @@ class Run(SQLModel, table=True):
         json_text("volatile"),
         Index("ix_run_started", "started_us"),
         Index("ix_run_command_started", "command", "started_us"),
+        # The newest of each first: the migrations say `id DESC`, which reflection cannot see.
+        Index("ix_run_command_newest", "command", "id"),
+        Index("ix_run_status_newest", "status", "id"),
         Index("ix_run_live", "heartbeat_us", sqlite_where=condition("status = 'running'")),
         STRICT,
     )

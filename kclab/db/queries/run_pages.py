@@ -1,4 +1,4 @@
-"""Runs by pages, newest first, for a listing that scrolls."""
+"""Runs by pages, in one of several orders, for a listing that scrolls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclab.db.queries.paging import Anchor, Order, Survey
-from kclab.db.queries.runs import LISTED, RunFilter, listed_run, run_conditions, stale_runs
+from kclab.db.queries.runs import (
+    LISTED,
+    SORTS,
+    RunFilter,
+    listed_run,
+    run_conditions,
+    stale_runs,
+)
 
 JOINS = "JOIN environment e ON e.id = r.environment_id"
 
 
+ORDERS = {"started": False, "took": False, "command": True, "status": True}
+"""The keys of SORTS that runs are listed by, and whether the least comes first: times begin with
+the latest and the longest, words with A; of equal ones the newest comes first.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RunListing:
-    """The runs that a filter finds; its sort and limit mean nothing here."""
+    """The runs that a filter finds; its direction and limit mean nothing here."""
 
     wanted: RunFilter
+    """Its sort must be one of ORDERS."""
+    turned: bool = False
+    """The other way round."""
 
     def survey(self, connection: sqlite3.Connection, at: Anchor | None = None) -> Survey:
         """How many there are and where their pages begin."""
@@ -32,7 +48,9 @@ class RunListing:
         return [listed_run(row, stale) for row in rows]
 
     def _order(self, stale: frozenset[int]) -> Order:
-        return Order("run r", "r.started_us", "r.id", *run_conditions(self.wanted, stale))
+        found, sort = run_conditions(self.wanted, stale), self.wanted.sort
+        up = ORDERS[sort] is not self.turned
+        return Order("run r", SORTS[sort], "r.id", *found, key_up=up, id_up=self.turned)
 
 
 def run_words(connection: sqlite3.Connection) -> dict[str, list[str]]:
