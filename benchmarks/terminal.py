@@ -46,7 +46,8 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     def press(self, key: str) -> float:
         """Send a key; when it was sent."""
@@ -72,6 +73,12 @@ class Terminal:
             while True:
                 self._read(TOO_LONG_S)
         return self._process.wait()
+
+    def hang_up(self) -> int:
+        """Take the terminal away; what the program ends with then."""
+        os.close(self._master)
+        self._master = -1
+        return self._process.wait(TOO_LONG_S)
 
     def _read(self, seconds: float) -> None:
         if not select.select([self._master], [], [], max(seconds, 0))[0]:

@@ -20,7 +20,7 @@ def ui(context: typer.Context) -> None:
     nor makes one wait, and follows the database as it changes. Needs the `tui` extra.
     """
     try:
-        from kclab.tui import KclabApp
+        from kclab.tui import KclabApp, end_with_terminal
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
@@ -31,4 +31,5 @@ def ui(context: typer.Context) -> None:
     store.read().close()  # says what is wrong with a database before the screen is taken
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise EnvironmentLacking("kclab ui needs a terminal; `kclab runs list` does without.")
+    end_with_terminal(sys.stdin.fileno())
     KclabApp(store).run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +76,12 @@ def test_ctrl_q_ends_it_from_within_a_filter(lab: Store) -> None:
         terminal.settle()
         terminal.press("\x11")
         assert terminal.exit_code() == 0
+
+
+def test_it_ends_when_its_terminal_goes_away(lab: Store) -> None:
+    kclab = f"{shlex.quote(sys.executable)} -m kclab --db kclab.db ui"
+    argv = ["sh", "-c", f"trap '' HUP; exec {kclab}"]  # the signal is ignored, as under nohup
+    with Terminal(argv) as terminal:
+        terminal.seconds_until("019ad3f6-0001", terminal.began)
+        terminal.settle()
+        assert terminal.hang_up() == -signal.SIGHUP
