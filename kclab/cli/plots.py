@@ -26,21 +26,34 @@ def _level(value: float, low: float, span: float) -> str:
     return LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)]
 
 
-def interval_bar(low: float, middle: float, high: float, reach: float, width: int = 21) -> str:
-    """`  ├─●─┤  ┊`: a ratio and its interval on the axis 1 - reach … 1 + reach, ┊ at 1.
+def interval_bar(
+    low: float | None,
+    middle: float | None,
+    high: float | None,
+    bounds: tuple[float, float],
+    width: int = 21,
+) -> str:
+    """`  ├─●─┤  ┊`: a ratio and its interval on the axis of `bounds`, ┊ where the ratio is 1.
 
-    What lies beyond the axis ends in an arrow.
+    What lies beyond the axis ends in an arrow. A ratio without an interval is a point.
+
+    >>> interval_bar(0.945, 0.965, 0.985, (0.9, 1.1), 20)
+    '    ├─●─┤ ┊         '
     """
     cells = [" "] * width
-    cells[width // 2] = "┊"
-    first, last = (_cell(end, reach, width) for end in (low, high))
-    cells[first : last + 1] = "─" * (last - first + 1)
-    cells[first] = "◂" if low < 1 - reach else "├"
-    cells[last] = "▸" if high > 1 + reach else "┤"
-    cells[_cell(middle, reach, width)] = "●"
+    if bounds[0] <= 1 <= bounds[1]:
+        cells[_cell(1, bounds, width)] = "┊"
+    if low is not None and high is not None:
+        first, last = (_cell(end, bounds, width) for end in (low, high))
+        cells[first : last + 1] = "─" * (last - first + 1)
+        cells[first] = "◂" if low < bounds[0] else "├"
+        cells[last] = "▸" if high > bounds[1] else "┤"
+    if middle is not None:
+        cells[_cell(middle, bounds, width)] = "●"
     return "".join(cells)
 
 
-def _cell(ratio: float, reach: float, width: int) -> int:
-    place = (ratio - (1 - reach)) / (2 * reach) * width
-    return max(0, min(int(place), width - 1))
+def _cell(ratio: float, bounds: tuple[float, float], width: int) -> int:
+    place = (ratio - bounds[0]) / (bounds[1] - bounds[0]) * width
+    # The sum of a share and its complement may fall just short of a cell's edge.
+    return max(0, min(int(place + 1e-9), width - 1))

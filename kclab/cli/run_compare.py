@@ -111,7 +111,7 @@ def told_plot(row: Mapping[str, Any], reach: float) -> str | None:
     """The gain's interval around 1; None where there is none."""
     if row["gain_low"] is None:
         return None
-    return interval_bar(row["gain_low"], row["gain"], row["gain_high"], reach)
+    return interval_bar(row["gain_low"], row["gain"], row["gain_high"], (1 - reach, 1 + reach))
 
 
 def axis_reach(ends: Iterable[float | None]) -> float:

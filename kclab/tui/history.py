@@ -11,10 +11,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from kclab.cli.fc2_show import show_gain
+from kclab.cli.plots import interval_bar
 from kclab.cli.show import show_time
 from kclab.db.queries.fc2_samples import config_measurements
 from kclab.tui.fc2 import show_bytes_equal, shown
-from kclab.tui.plots import interval_bar
 from kclab.tui.rows import ListedRows
 from kclab.tui.screen import LabScreen
 from kclab.tui.table import Field, RowTable

@@ -1,4 +1,4 @@
-"""Plots of timings in characters: samples as strips, samples over rounds, intervals.
+"""Plots of timings in characters: samples as strips, samples over rounds.
 
 Every plot is a list of lines exactly as wide as asked; time is in milliseconds.
 """
@@ -10,6 +10,7 @@ from statistics import fmean
 
 from rich.text import Text
 
+from kclab.cli.plots import LEVELS
 from kclab.core.stats import Sample, median, quantile
 
 ARMS = ("A", "B0", "B")
@@ -19,8 +20,6 @@ ARM_STYLES = {"A": "blue", "B0": "yellow", "B": "green"}
 
 DENSITY = "·•●█"
 """One sample in a cell, then a growing share of the fullest cell."""
-
-LEVELS = "▁▂▃▄▅▆▇█"
 
 LABEL = 4
 TAIL = 18
@@ -136,24 +135,3 @@ def _level(ms: float | None, low: float, high: float) -> str:
     if ms is None:
         return " "
     return LEVELS[min(int((ms - low) / ((high - low) or 1) * len(LEVELS)), len(LEVELS) - 1)]
-
-
-def interval_bar(
-    low: float | None,
-    middle: float | None,
-    high: float | None,
-    bounds: tuple[float, float],
-    width: int,
-) -> str:
-    """`  ├──●──┤ ` on the axis of `bounds`; `│` where the ratio is 1."""  # fmt: skip
-    cells = [" "] * width
-    if bounds[0] <= 1 <= bounds[1]:
-        cells[_cell(1, *bounds, width)] = "┊"
-    if middle is None:
-        return "".join(cells)
-    if low is not None and high is not None:
-        first, last = _cell(low, *bounds, width), _cell(high, *bounds, width)
-        cells[first : last + 1] = "─" * (last - first + 1)
-        cells[first], cells[last] = "├", "┤"
-    cells[_cell(middle, *bounds, width)] = "●"
-    return "".join(cells)

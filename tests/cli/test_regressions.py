@@ -107,8 +107,10 @@ def test_shares() -> None:
 def test_plots() -> None:
     assert sparkline([1.0, 2.0, None, 3.0]) == "▁▅ █"
     assert sparkline([2.0, 2.0]) == "▅▅"
-    assert interval_bar(0.945, 0.965, 0.985, 0.1, 20) == "    ├─●─┤ ┊         "
-    assert interval_bar(0.5, 0.99, 1.5, 0.1, 5) == "◂─●─▸"
+    assert interval_bar(0.945, 0.965, 0.985, (0.9, 1.1), 20) == "    ├─●─┤ ┊         "
+    assert interval_bar(0.5, 0.99, 1.5, (0.9, 1.1), 5) == "◂─●─▸"
+    assert interval_bar(1.02, 1.05, 1.08, (1.0, 1.1), 11) == "┊ ├──●──┤  "
+    assert interval_bar(None, 1.05, None, (1.0, 1.1), 11).strip("┊ ") == "●"
 
 
 HISTORY = """

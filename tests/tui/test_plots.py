@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kclab.core.stats import Sample
-from kclab.tui.plots import LABEL, interval_bar, round_plot, strip_plot
+from kclab.tui.plots import LABEL, round_plot, strip_plot
 
 
 def samples(**arms: list[float]) -> list[Sample]:
@@ -52,11 +52,3 @@ def test_no_samples_are_said() -> None:
 def test_drift_rises_over_the_rounds() -> None:
     bar = round_plot(samples(B=[1.0 + n / 10 for n in range(8)]), 80)[0].plain
     assert bar[LABEL:] == "▁▂▃▄▅▆▇█"
-
-
-def test_interval_bar_reaches_from_low_to_high_and_marks_no_gain() -> None:
-    assert interval_bar(1.02, 1.05, 1.08, (1.0, 1.1), 11) == "┊ ├──●──┤  "
-
-
-def test_interval_bar_without_bounds_is_a_point() -> None:
-    assert interval_bar(None, 1.05, None, (1.0, 1.1), 11).strip("┊ ") == "●"
