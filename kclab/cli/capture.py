@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kclab.cli.capture_options import OnFull, Per
-from kclab.cli.options import size_option
+from kclab.cli.capture_options import Notes, Scope
+from kclab.cli.groups import grouped
 from kclab.cli.output import note
 from kclab.cli.serve import EPILOG, serve
 from kclab.cli.store import current_store
@@ -36,78 +36,23 @@ app.command(epilog=EPILOG)(serve)
     "kclab capture run --adapter qwen-image --steps 0,4,7 -- python generate.py · "
     "kclab capture run --definition 'dense_gemm_bf16_*' --define-missing -- python serve.py",
 )
+@grouped
 def run(
     context: typer.Context,
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND…", help="The program, as you start it.")
     ],
-    adapter: Annotated[
-        list[str] | None,
-        typer.Option(help="What to look for: torch (the default), qwen-image, …; repeatable."),
-    ] = None,
-    root: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="Module class whose calls are the steps."),
-    ] = None,
-    definition: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Only these definitions; each must be captured."),
-    ] = None,
-    definitions: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="Definitions besides kclab's own; repeatable."),
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option(metavar="N,N…", help="Steps to capture, as 0,4,7; else all.")
-    ] = None,
-    max_per_axes: Annotated[
-        int,
-        typer.Option(metavar="K", min=0, help="Captures per definition and sizes; 0: no limit."),
-    ] = 4,
-    max_bytes: Annotated[
-        int, size_option("--max-bytes", help="New bytes over all processes: 4GiB, 500MB.")
-    ] = 4 << 30,
-    define_missing: Annotated[
-        bool, typer.Option("--define-missing", help="Make definitions for shapes without one.")
-    ] = False,
-    per: Annotated[
-        Per, typer.Option(help="One capture per variant (shape), or per site (each module).")
-    ] = Per.VARIANT,
-    on_full: Annotated[
-        OnFull, typer.Option(help="When the queue is full: hold the program, or drop and count.")
-    ] = OnFull.WAIT,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Raise capture errors into the program.")
-    ] = False,
-    fact: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="For each receipt: model, revision, source…"),
-    ] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="Label the run; repeatable.")] = None,
-    remark: Annotated[str | None, typer.Option("--note", help="A remark on the run.")] = None,
+    scope: Scope,
+    notes: Notes,
 ) -> None:
     """Start a program and capture the operator calls that it makes.
 
     The program's own output passes through untouched; what kclab says goes to stderr.
     """
-    from kclab.capture.service import CaptureOptions, capture_run, parse_facts, parse_steps
+    from kclab.capture.service import capture_run
 
-    options = CaptureOptions(
-        adapters=tuple(adapter or ("torch",)),
-        root=root,
-        definitions=tuple(definition or ()),
-        definition_folders=tuple(definitions or ()),
-        steps=parse_steps(steps),
-        max_per_axes=max_per_axes or None,
-        max_bytes=max_bytes,
-        define_missing=define_missing,
-        per=per.value,
-        on_full=on_full.value,
-        strict=strict,
-        tags=tuple(tag or ()),
-        note=remark,
-        provenance=parse_facts(fact or ()),
-    )
+    options = scope.options(notes)
+    options = replace(options, adapters=options.adapters or ("torch",))
     summary = capture_run(current_store(context), options, command, note)
     report(summary)
     if summary.captures:

@@ -27,13 +27,14 @@ app = typer.Typer()
 @grouped
 def replay_command(
     context: typer.Context,
-    which: Which,
-    how: How,
-    in_place: InPlace,
     path: Annotated[
         Path | None,
         typer.Argument(help="A capture root or dataset folder, replayed in place."),
     ] = None,
+    *,
+    which: Which,
+    how: How,
+    in_place: InPlace,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Run captured workloads through their references; compare every output element.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kclab.cli import capture_options as scope
-from kclab.cli import serve_options as served
+from kclab.cli.capture_options import Notes
+from kclab.cli.groups import grouped
 from kclab.cli.output import note
+from kclab.cli.serve_options import Model, Process, Requests, ServedScope, serve_options
 from kclab.cli.store import current_store
 from kclab.core.errors import ExitCode
 
@@ -25,44 +26,14 @@ EPILOG = (
 )
 
 
+@grouped
 def serve(
     context: typer.Context,
-    model_path: served.ModelPath,
-    engine_options: served.EngineArguments = None,
-    engine: served.EngineOption = served.Engine.SGLANG,
-    case: served.CaseNames = None,
-    cases: served.CaseFile = None,
-    num_outputs: served.NumOutputs = 1,
-    reference_image: served.ReferenceImage = None,
-    inference_steps: served.InferenceSteps = None,
-    no_replay: served.NoReplay = False,
-    device: served.ReplayDevice = "auto",
-    port: served.HttpPort = 30_000,
-    attach: served.Attach = None,
-    attach_folder: served.AttachFolder = None,
-    sglang: served.SglangProgram = None,
-    omp_threads: served.OmpThreads = None,
-    start_timeout: served.StartTimeout = 1200.0,
-    request_timeout: served.RequestTimeout = 1800.0,
-    grace: served.Grace = 30.0,
-    adapter: served.Adapters = None,
-    root: served.Root = None,
-    definition: scope.DefinitionGlobs = None,
-    definitions: scope.DefinitionFolders = None,
-    steps: served.Steps = None,
-    max_per_axes: served.MaxPerAxes = None,
-    max_bytes: scope.MaxBytes = 64 << 30,
-    define_missing: scope.DefineMissing = False,
-    per: scope.PerOption = scope.Per.VARIANT,
-    on_full: scope.OnFullOption = scope.OnFull.WAIT,
-    strict: scope.Strict = False,
-    model: served.ModelName = None,
-    model_id: served.ModelId = None,
-    revision: served.Revision = None,
-    source: served.Source = None,
-    fact: scope.Facts = None,
-    tag: scope.Tags = None,
-    remark: scope.Remark = None,
+    asked: Requests,
+    process: Process,
+    scope: ServedScope,
+    model: Model,
+    notes: Notes,
 ) -> None:
     """Start an engine, send it complete requests, capture its workers' operator calls, replay them.
 
@@ -71,50 +42,9 @@ def serve(
     engine failed, something selected was not captured or a replay did not pass, 3 nothing was
     captured, 4 a port is taken or the engine is not here.
     """
-    from kclab.capture.service import CaptureOptions, parse_facts, parse_steps
-    from kclab.serving import ServeOptions, capture_serve
+    from kclab.serving import capture_serve
 
-    capture = CaptureOptions(
-        adapters=tuple(adapter or ()),
-        root=root,
-        definitions=tuple(definition or ()),
-        definition_folders=tuple(definitions or ()),
-        steps=parse_steps(steps),
-        max_bytes=max_bytes,
-        define_missing=define_missing,
-        per=per.value,
-        on_full=on_full.value,
-        strict=strict,
-        tags=tuple(tag or ()),
-        note=remark,
-        provenance=parse_facts(fact or ()),
-    )
-    options = ServeOptions(
-        model_path=model_path,
-        engine=engine.value,
-        cases=tuple(case or ()),
-        case_file=cases,
-        outputs=num_outputs,
-        reference_image=reference_image,
-        model=model,
-        model_id=model_id,
-        revision=revision,
-        source=source,
-        inference_steps=inference_steps,
-        port=port,
-        attach=attach,
-        attach_folder=attach_folder,
-        executable=sglang,
-        engine_arguments=tuple(engine_options or ()),
-        omp_threads=omp_threads,
-        start_seconds=start_timeout,
-        request_seconds=request_timeout,
-        grace_seconds=grace,
-        replay=not no_replay,
-        device=device,
-        max_per_axes=max_per_axes,
-        capture=capture,
-    )
+    options = serve_options(asked, process, model, scope, notes)
     with _progress() as progress:
         summary = capture_serve(current_store(context), options, progress)
     _report(summary)
