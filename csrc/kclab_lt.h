@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 #define KCLAB_LT_API __attribute__((visibility("default")))
-#define KCLAB_LT_ABI 1
+#define KCLAB_LT_ABI 2
 
 #define KCLAB_LT_MEMORY (-1)   // an allocation failed
 #define KCLAB_LT_ARGUMENT (-2) // an argument that cannot mean anything
@@ -114,6 +114,12 @@ KCLAB_LT_API int kclab_lt_run(kclab_lt_handle* handle, const kclab_lt_buffers* b
 // What running it would launch, read from a captured CUDA graph; nothing is executed.
 KCLAB_LT_API int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffers,
                                       const kclab_lt_algorithm* algorithm, kclab_lt_launch* out);
+// kclab_lt_prepare and kclab_lt_fingerprint for `count` configs in one call: listing a space takes a
+// hundred thousand. Always 0; status[i] tells of each, and only accepted ones are filled.
+KCLAB_LT_API int kclab_lt_launches(kclab_lt_handle* handle, const kclab_lt_buffers* buffers,
+                                   const kclab_lt_config* configs, int64_t count,
+                                   kclab_lt_algorithm* algorithms, kclab_lt_launch* launches,
+                                   int32_t* status);
 // The same of a graph (cudaGraph_t) that the caller captured, as of somebody else's GEMM call.
 KCLAB_LT_API int kclab_lt_read_graph(uint64_t graph, kclab_lt_launch* out);
 
@@ -124,6 +130,14 @@ KCLAB_LT_API void kclab_lt_timer_destroy(kclab_lt_timer* timer);
 KCLAB_LT_API int kclab_lt_timer_start(kclab_lt_timer* timer, uint64_t stream, uint64_t flush,
                                       uint64_t flush_bytes);
 KCLAB_LT_API int kclab_lt_timer_stop(kclab_lt_timer* timer, uint64_t stream, float* milliseconds);
+// Times `count` runs, the i-th of algorithms[order[i]], each behind an overwrite of `flush_bytes` at
+// `flush`. The host enqueues ahead and waits for old samples only, so that the device never waits
+// for it. status[i] is what kclab_lt_run would return; a refused run's time means nothing.
+KCLAB_LT_API int kclab_lt_timer_series(kclab_lt_timer* timer, kclab_lt_handle* handle,
+                                       const kclab_lt_buffers* buffers,
+                                       const kclab_lt_algorithm* algorithms, const int32_t* order,
+                                       int64_t count, uint64_t flush, uint64_t flush_bytes,
+                                       float* milliseconds, int32_t* status);
 
 #ifdef __cplusplus
 }

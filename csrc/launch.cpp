@@ -183,6 +183,17 @@ int kclab_lt_fingerprint(kclab_lt_handle* handle, const kclab_lt_buffers* buffer
   });
 }
 
+int kclab_lt_launches(kclab_lt_handle* handle, const kclab_lt_buffers* buffers,
+                      const kclab_lt_config* configs, int64_t count,
+                      kclab_lt_algorithm* algorithms, kclab_lt_launch* launches, int32_t* status) {
+  for (int64_t i = 0; i < count; i++) {
+    status[i] = kclab_lt_prepare(handle, &configs[i], &algorithms[i]);
+    if (status[i] == 0)
+      status[i] = kclab_lt_fingerprint(handle, buffers, &algorithms[i], &launches[i]);
+  }
+  return 0;
+}
+
 int kclab_lt_read_graph(uint64_t graph, kclab_lt_launch* out) {
   return kclab::guarded([&]() -> int {
     *out = kclab_lt_launch{};

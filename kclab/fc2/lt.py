@@ -25,7 +25,7 @@ from kclab.fc2.problem import Precision, Problem
 if TYPE_CHECKING:
     from torch import Tensor
 
-ABI = 1
+ABI = 2
 DTYPE_CODES = {Precision.BF16: 0, Precision.FP8: 1, Precision.NVFP4: 2}
 REFUSAL_BYTES = 4096
 MOST_IDS = 512
@@ -86,10 +86,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "refusal": (c.c_void_p, c.c_void_p, c.c_char_p, c.c_size_t),
     "run": (c.c_void_p, c.c_void_p, c.c_void_p),
     "fingerprint": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p),
+    "launches": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_int64, *[c.c_void_p] * 3),
     "read_graph": (c.c_uint64, c.c_void_p),
     "timer_create": (c.c_void_p,),
     "timer_start": (c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint64),
     "timer_stop": (c.c_void_p, c.c_uint64, c.c_void_p),
+    "timer_series": (
+        *[c.c_void_p] * 5,
+        *(c.c_int64, c.c_uint64, c.c_uint64, c.c_void_p, c.c_void_p),
+    ),
 }
 
 
@@ -264,31 +269,33 @@ class Handle:
         )
         return out
 
+    def launches(self, buffers: Buffers, configs: Sequence[AlgorithmConfig]) -> Launches:
+        """`prepare` and `fingerprint` of many configs in one call."""
+        count = len(configs)
+        rows = (ConfigStruct * count)(*(ConfigStruct.of(config) for config in configs))
+        found = Launches(
+            (AlgorithmStruct * count)(), (LaunchStruct * count)(), (c.c_int32 * count)()
+        )
+        self.library.call(
+            "launches",
+            self.address,
+            c.byref(buffers),
+            rows,
+            count,
+            found.algorithms,
+            found.launches,
+            found.status,
+        )
+        return found
 
-class Timer:
-    """Device time between two points of a stream."""
 
-    def __init__(self, library: Library):
-        self._library = library
-        address = c.c_void_p()
-        library.call("timer_create", c.byref(address))
-        self._address = int(address.value or 0)
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What many configs launch; what is filled of the first two is said by `status` (0)."""
 
-    def start(self, stream: int, flush: int, flush_bytes: int) -> None:
-        """Overwrite the flush buffer, then mark the start."""
-        self._library.call("timer_start", self._address, stream, flush, flush_bytes)
-
-    def stop(self, stream: int) -> float:
-        """Mark the end, wait for it; milliseconds since the start."""
-        out = c.c_float()
-        self._library.call("timer_stop", self._address, stream, c.byref(out))
-        return float(out.value)
-
-    def close(self) -> None:
-        """Free its events; harmless twice."""
-        if self._address:
-            self._library.destroy_timer(self._address)
-            self._address = 0
+    algorithms: c.Array[AlgorithmStruct]
+    launches: c.Array[LaunchStruct]
+    status: c.Array[c.c_int32]
 
 
 def as_rows(configs: Sequence[AlgorithmConfig]) -> Tensor:

@@ -23,12 +23,34 @@ COLUMNS = ", ".join(NAMES)
 MARKS = ", ".join("?" * len(NAMES))
 WHERE = " AND ".join(f"{name} = ?" for name in NAMES)
 
+CONFIG_ID = f"(SELECT id FROM algo_config WHERE {WHERE})"
+
+ADD_CONFIG = f"INSERT INTO algo_config({COLUMNS}) VALUES ({MARKS}) ON CONFLICT DO NOTHING"
+
+ADD_CANDIDATE = f"""
+    INSERT INTO fc2_candidate(run_id, boundary_id, config_id, origin, budget, rank,
+        required_workspace, waves, status, reason, launch_id, output_class, exact,
+        screen_ratio, screen_samples)
+    VALUES (?, ?, {CONFIG_ID}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT(run_id, boundary_id, config_id) DO UPDATE SET status = excluded.status,
+        reason = excluded.reason, output_class = excluded.output_class, exact = excluded.exact,
+        screen_ratio = excluded.screen_ratio, screen_samples = excluded.screen_samples
+"""
+
+ADD_CHECK = f"""
+    INSERT INTO fc2_check(candidate_id, name, passed, detail)
+    SELECT id, ?12, ?13, ?14 FROM fc2_candidate
+    WHERE run_id = ?1 AND boundary_id = ?2
+        AND config_id = (SELECT id FROM algo_config WHERE
+            {" AND ".join(f"{name} = ?{place}" for place, name in enumerate(NAMES, start=3))})
+    ON CONFLICT DO NOTHING
+"""
+"""A thousand configs in three statements: a space has a hundred thousand of them."""
+
 
 def config_id(connection: sqlite3.Connection, config: AlgorithmConfig) -> int:
     """The id of a config's row, made if new."""
-    added = connection.execute(
-        f"INSERT INTO algo_config({COLUMNS}) VALUES ({MARKS}) ON CONFLICT DO NOTHING", config.key
-    )
+    added = connection.execute(ADD_CONFIG, config.key)
     if added.rowcount == 1:
         return int(added.lastrowid or 0)
     row = connection.execute(f"SELECT id FROM algo_config WHERE {WHERE}", config.key).fetchone()
@@ -102,44 +124,39 @@ class RowSink:
 
     def entries(self, entries: Sequence[Entry]) -> None:
         """Configs that were tried, or whose state has changed."""
+        own = (self._run_id, self._boundary_id)
         with writing(self._connection) as tx:
-            for entry in entries:
-                candidate_id = self._candidate(tx, entry)
-                tx.executemany(
-                    "INSERT INTO fc2_check(candidate_id, name, passed, detail) VALUES (?,?,?,?)"
-                    " ON CONFLICT DO NOTHING",
-                    [(candidate_id, c.name, int(c.passed), c.detail) for c in entry.checks],
-                )
+            tx.executemany(ADD_CONFIG, [entry.config.key for entry in entries])
+            rows = [self._candidate(tx, entry) for entry in entries]
+            tx.executemany(ADD_CANDIDATE, rows)
+            tx.executemany(
+                ADD_CHECK,
+                [
+                    (*own, *entry.config.key, check.name, int(check.passed), check.detail)
+                    for entry in entries
+                    for check in entry.checks
+                ],
+            )
 
-    def _candidate(self, tx: sqlite3.Connection, entry: Entry) -> int:
+    def _candidate(self, tx: sqlite3.Connection, entry: Entry) -> tuple[Any, ...]:
         candidate = entry.candidate
-        row = tx.execute(
-            "INSERT INTO fc2_candidate(run_id, boundary_id, config_id, origin, budget, rank,"
-            " required_workspace, waves, status, reason, launch_id, output_class, exact,"
-            " screen_ratio, screen_samples) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-            " ON CONFLICT(run_id, boundary_id, config_id) DO UPDATE SET status = excluded.status,"
-            " reason = excluded.reason, output_class = excluded.output_class,"
-            " exact = excluded.exact, screen_ratio = excluded.screen_ratio,"
-            " screen_samples = excluded.screen_samples RETURNING id",
-            (
-                self._run_id,
-                self._boundary_id,
-                config_id(tx, candidate.config),
-                candidate.origin,
-                candidate.budget,
-                candidate.rank,
-                candidate.required_workspace,
-                candidate.waves,
-                entry.status,
-                entry.reason,
-                self._launch(tx, entry.launch),
-                entry.output_class,
-                None if entry.exact is None else int(entry.exact),
-                entry.ratio,
-                entry.samples,
-            ),
-        ).fetchone()
-        return int(row[0])
+        return (
+            self._run_id,
+            self._boundary_id,
+            *candidate.config.key,
+            candidate.origin,
+            candidate.budget,
+            candidate.rank,
+            candidate.required_workspace,
+            candidate.waves,
+            entry.status,
+            entry.reason,
+            self._launch(tx, entry.launch),
+            entry.output_class,
+            None if entry.exact is None else int(entry.exact),
+            entry.ratio,
+            entry.samples,
+        )
 
     def _launch(self, tx: sqlite3.Connection, launch: Launch | None) -> int | None:
         """As `launch_id`; thousands of folded configs share one launch, and its hash costs."""

@@ -10,12 +10,16 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from kclab.core.stats import Sample
-from kclab.fc2.backends import Clock
+from kclab.core.stats import Sample, median
+from kclab.fc2.backends import Clock, Gemm
 from kclab.fc2.gpu import NO_GPU, Watcher
 
 NEVER = float("inf")
+
+CONTROL_EVERY = 16
+"""Samples of others between two of the control, in a series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Rounds:
     gpu: Watcher = NO_GPU
     glances: list[tuple[int | None, ...]] = field(default_factory=list)
     """`GLANCE` of each mirrored round, read after its last sample: never while one is timed."""
+    screened: list[tuple[int | None, ...]] = field(default_factory=list)
+    """The same of each round of a series."""
     next_round: int = 0
 
     def late(self) -> bool:
@@ -62,6 +68,41 @@ class Rounds:
             if seen is not None:
                 self.glances.append((taken[-1].round, *seen))
         return taken
+
+    def series(
+        self, gemm: Gemm, control: Any, prepared: Sequence[Any], rounds: int
+    ) -> list[list[float | None]]:
+        """Ratios control / `prepared[i]`, one a round; None where it was refused.
+
+        For screening: the control is met again and again within a round, and its median there
+        stands for it, since one sample of it would shift everybody's ratio alike.
+        """
+        ratios: list[list[float | None]] = [[] for _ in prepared]
+        for number in range(rounds):
+            if number and self.late():
+                break
+            self._one_series(gemm, [control, *prepared], ratios)
+            self.next_round += 1
+            if (seen := self.gpu.glance()) is not None:
+                self.screened.append((self.next_round - 1, *seen))
+        return ratios
+
+    def _one_series(
+        self, gemm: Gemm, prepared: Sequence[Any], ratios: list[list[float | None]]
+    ) -> None:
+        order = list(range(1, len(prepared)))
+        self.random.shuffle(order)
+        mixed = [0]
+        for begin in range(0, len(order), CONTROL_EVERY):
+            mixed += [0, *order[begin : begin + CONTROL_EVERY]]
+        mixed.append(0)
+        took = self.clock.series(gemm, prepared, mixed)
+        # The first sample fills the queue: whatever the host does before it is in its time.
+        controls = [ms for place, ms in zip(mixed[1:], took[1:], strict=True) if not place and ms]
+        own = median(controls)
+        for place, ms in zip(mixed, took, strict=True):
+            if place:
+                ratios[place - 1].append(own / ms if ms else None)
 
     def _take(
         self, arms: Sequence[Arm], rounds: int, layout: Callable[[list[Arm]], list[Arm]]

@@ -338,7 +338,7 @@ def test_resuming_tries_what_was_admitted_but_never_timed(
     with closing(store.write()) as connection:
         (config,) = connection.execute(
             "SELECT config_id FROM fc2_candidate WHERE origin = 'space' AND status = 'valid'"
-            " AND screen_samples = 2 LIMIT 1"
+            " AND screen_samples = 1 LIMIT 1"
         ).fetchone()
         connection.execute(
             "UPDATE fc2_candidate SET screen_ratio = NULL WHERE config_id = ?", (config,)

@@ -193,11 +193,11 @@ def test_exhaustive_times_every_distinct_launch(bench: MakeBench) -> None:
     outcome, kept, _ = run(bench(), seconds=float("inf"), exhaustive=True)
     assert outcome.complete
     valid = [entry for entry in kept.tried.values() if entry.status == "valid"]
-    assert len(valid) > 500 and all(entry.samples >= 2 for entry in valid)
+    assert len(valid) > 500 and all(entry.samples >= 1 for entry in valid)
     space = [entry for entry in valid if entry.candidate.origin == "space"]
-    twice = [entry for entry in space if entry.samples == 2]
-    assert len(twice) > len(space) / 2, "what cannot win is timed no more than that"
-    assert all(kept.writes[entry.name] == 1 for entry in twice if not entry.checks)
+    once = [entry for entry in space if entry.samples == 1]
+    assert once and all((entry.ratio or 0) < 1.0 for entry in once), "what cannot win, only"
+    assert all(kept.writes[entry.name] == 1 for entry in once if entry.exact is None)
 
 
 def test_what_earlier_runs_tried_is_left_out_of_the_space(

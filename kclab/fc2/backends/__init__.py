@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +68,15 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A config that can be run, with what it launches."""
+
+    algorithm: Any
+    """What `run` takes."""
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """A library's answer about one config."""
 
@@ -112,6 +121,10 @@ class Gemm(Protocol):
         """What running it would start; nothing runs. Raises Refused."""
         ...
 
+    def launches(self, configs: Sequence[AlgorithmConfig]) -> list[Prepared | Refused]:
+        """`prepare` and `fingerprint` of many configs at once; refusals in their places."""
+        ...
+
     def run(self, prepared: Any, operands: Operands | None = None) -> None:
         """Enqueue one run into `output`, with other operands of the same problem if given.
 
@@ -136,6 +149,16 @@ class Clock(Protocol):
 
     def sample(self, launch: Callable[[], None]) -> float:
         """Milliseconds that a launch takes on the device."""
+        ...
+
+    def series(
+        self, gemm: Any, prepared: Sequence[Any], order: Sequence[int]
+    ) -> list[float | None]:
+        """Milliseconds of running `prepared[i]` for each i of `order`, one after the other.
+
+        None where a run was refused. For screening thousands: the cache is overwritten no more than
+        that takes, so compare a series' samples with each other only. `gemm` is the backend's own.
+        """
         ...
 
 

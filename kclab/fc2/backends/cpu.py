@@ -9,7 +9,7 @@ torch's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kclab.core.environment import environment_facts
-from kclab.fc2.backends import Candidate, Check, Launch, Refused
+from kclab.fc2.backends import Candidate, Check, Launch, Prepared, Refused
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.operands import dequantise
 from kclab.fc2.problem import Problem
@@ -72,6 +72,17 @@ class HostClock:
         started = time.perf_counter()
         launch()
         return (time.perf_counter() - started) * 1e3
+
+    def series(
+        self, gemm: Any, prepared: Sequence[Any], order: Sequence[int]
+    ) -> list[float | None]:
+        return [self._one(gemm, prepared[place]) for place in order]
+
+    def _one(self, gemm: CpuGemm, prepared: Any) -> float | None:
+        try:
+            return self.sample(lambda: gemm.run(prepared))
+        except Refused:
+            return None
 
 
 class CpuGemm:
@@ -160,6 +171,9 @@ class CpuGemm:
         block = (prepared.custom_option or torch.get_num_threads(), 1, 1)
         fold = hash((kernel, grid, block))
         return Launch(kernel, grid, block, (0, 0, 0), 0, 1, fold)
+
+    def launches(self, configs: Sequence[AlgorithmConfig]) -> list[Prepared | Refused]:
+        return [Prepared(config, self.fingerprint(config)) for config in configs]
 
     def run(self, prepared: AlgorithmConfig, operands: Operands | None = None) -> None:
         if self._needs(prepared) > self.workspace_bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,11 @@ import torch
 from kclab.core.environment import driver_version
 from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
-from kclab.fc2.backends import Candidate, Check, Launch, Refused
+from kclab.fc2.backends import Candidate, Check, Launch, Prepared, Refused
 from kclab.fc2.backends.space import Knobs, neighbour_rows, portions
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.lt_structs import AlgorithmStruct, Buffers, LaunchStruct
+from kclab.fc2.lt_timer import Timer
 from kclab.fc2.problem import NVFP4_CAPABILITY, Precision, Problem
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 FLUSH_BYTES = 256 << 20
 """Overwritten before each cold sample: several times any L2, and longer than a launch's host work.
 """
+
+SERIES_FLUSH = 2
+"""Times the size of the L2 cache that a series overwrites before each sample."""
 
 FAKE_DEVICE = "kclab fake GPU"
 """The device of the fake libraries, whose memory is the host's."""
@@ -127,7 +131,7 @@ class DeviceClock:
 
     def __init__(self, backend: CublasLt, flush_bytes: int):
         self.policy = "cold" if flush_bytes else "hot"
-        self._timer = lt.Timer(backend.library)
+        self._timer = Timer(backend.library)
         self._backend = backend
         self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device=backend.device)
 
@@ -136,6 +140,15 @@ class DeviceClock:
         self._timer.start(stream, self._flush.data_ptr(), self._flush.numel())
         launch()
         return self._timer.stop(stream)
+
+    def series(
+        self, gemm: Any, prepared: Sequence[Any], order: Sequence[int]
+    ) -> list[float | None]:
+        own: LtGemm = gemm
+        # In a series the host runs ahead, so the overwrite has only the cache to empty.
+        size = min(self._flush.numel(), SERIES_FLUSH * self._backend.gpu.l2_bytes)
+        flush = (self._flush.data_ptr(), size)
+        return self._timer.series(own.handle, own.buffers(), prepared, order, flush)
 
     def close(self) -> None:
         """Free the events."""
@@ -162,6 +175,7 @@ class LtGemm:
         self._handle = backend.library.open(problem)
         self._handle.bind(self._buffers)
         self._knobs: list[Knobs] | None = None
+        self._folds: dict[int, Launch] = {}
 
     def _buffers_for(self, operands: Operands) -> Buffers:
         def address(tensor: Tensor | None) -> int:
@@ -241,6 +255,38 @@ class LtGemm:
         except lt.LtError as error:
             raise Refused(str(error)) from error
         return _launch(found)
+
+    def launches(self, configs: Sequence[AlgorithmConfig]) -> list[Prepared | Refused]:
+        found = self._handle.launches(self.buffers(), configs)
+        return [
+            self._prepared(found, place) if found.status[place] == 0 else self._no(config)
+            for place, config in enumerate(configs)
+        ]
+
+    def _prepared(self, found: lt.Launches, place: int) -> Prepared:
+        struct = found.launches[place]
+        launch = self._folds.get(struct.fingerprint)
+        if launch is None:
+            launch = self._folds[struct.fingerprint] = _launch(struct)
+        return Prepared(found.algorithms[place], launch)
+
+    def _no(self, config: AlgorithmConfig) -> Refused:
+        """Why a config cannot be prepared or would not launch: asked again, alone."""
+        try:
+            self.fingerprint(self.prepare(config))
+        except Refused as refusal:
+            return refusal
+        return Refused("refused once and accepted when asked again")
+
+    @property
+    def handle(self) -> int:
+        """The C library's handle, for its timer."""
+        return self._handle.address
+
+    def buffers(self) -> Buffers:
+        """The operands' addresses, on torch's stream of now."""
+        self._buffers.stream = self._backend.stream()
+        return self._buffers
 
     def run(self, prepared: AlgorithmStruct, operands: Operands | None = None) -> None:
         buffers = self._buffers if operands is None else self._buffers_for(operands)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import NO_GPU, Watcher
 from kclab.fc2.search.finals import Finals, winner
+from kclab.fc2.search.plan import Order, Plan, Shuffled
 from kclab.fc2.search.pool import Entry, Pool, in_parts
 from kclab.fc2.search.race import HEATS, Heat, Race
 from kclab.fc2.search.terms import (
@@ -32,18 +33,21 @@ from kclab.fc2.timing import Rounds
 
 __all__ = ["STAGES", "Event", "Known", "Options", "Outcome", "Search", "Sink", "search"]
 
-ADMITTED_AT_ONCE = 128
-SCREEN_ROUNDS = 2
-SECOND_LOOK, SECOND_ROUNDS = 256, 3
-"""An exhaustive pass times its fastest launches again before any is examined: the best of
-thousands after two samples is mostly luck."""
+PORTION = 192
+"""Configs of the space that are looked at in one go."""
+NEAR, MORE_LOOKS = 1.25, 2
+"""A launch of the space that looks slower than the best known by more than this is timed once,
+others so many times more: one sample is seldom off by a quarter."""
+SECOND_LOOK, SECOND_SLACK, SECOND_ROUNDS = 256, 1.06, 3
+"""So many launches, not slower than the best known by more than this, are timed so often again
+before they are raced: the best of thousands after three samples is mostly luck."""
 SCREEN_SLACK = 1.04
-"""How much slower than the best known a launch of the space may look after two samples."""
+"""How much slower than the best of the second look a launch may be to be raced."""
 
 LEADERS = 8
 """Entries that whoever watches is shown."""
 CONTENDERS = 24
-"""Entries of the space that may wait for the finals."""
+"""Entries of a stage that may wait for the finals."""
 RESERVE = 0.15
 """Share of the time budget that is kept for judging finalists."""
 
@@ -74,6 +78,7 @@ class Search:
         self.outcome = Outcome()
         self._leaders: list[Entry] = []
         self._bars: dict[bool, float] = {}
+        self._listed = False
 
     def run(self) -> Outcome:
         """Search until the stages or the time end; the outcome stands after each stage."""
@@ -139,58 +144,70 @@ class Search:
     def _space(self) -> None:
         self._rounds.deadline = self._search_ends
         self._bars = {kind: self._bar(kind) for kind in (True, False)}
+        order = self._order()
         seen: list[Entry] = []
-        for part in self._unseen():
-            fresh = self._admit(part)
+        while order.left and not self._rounds.late():
+            fresh = self.pool.fold(order.next(PORTION))
             self._screen(fresh)
             seen += fresh
-        self.outcome.complete = not self._rounds.late()
-        wide = self._second_look(seen) if self.options.exhaustive else self._contenders(seen)
-        left = self._race.run(wide, HEATS)
-        more = "" if self.outcome.complete else "; time ended before the space did"
-        self._judge("space", left, seen, more, changed=[e for e in seen if e.checks])
+            for entry in fresh:
+                ratio = (entry.folded_into or entry).ratio
+                if ratio:
+                    order.observe(entry.config, ratio)
+        self.outcome.complete = self._listed and not order.left
+        left = self._race.run(self._second_look(seen), HEATS)
+        more = "" if self.outcome.complete else f"; time ended, {order.left} configs untried"
+        changed = [e for e in seen if e.samples > 1 + MORE_LOOKS or e.exact is not None]
+        self._judge("space", left, seen, more, changed)
 
-    def _unseen(self) -> Iterator[Sequence[Candidate]]:
-        """Parts of the space until the time ends, each portion in an order of its own."""
+    def _order(self) -> Order:
+        """Every valid config that neither this search nor an earlier one tried."""
+        found: list[Candidate] = []
         for portion in self.bench.gemm.space():
+            found += [candidate for candidate in portion if not self._met(candidate.config)]
             if self._rounds.late():
-                return
-            new = [c for c in portion if not self._met(c.config)]
-            self._rounds.random.shuffle(new)
-            for part in in_parts(new, ADMITTED_AT_ONCE):
-                if self._rounds.late():
-                    return
-                yield part
+                break
+        else:
+            self._listed = True
+        if self.options.exhaustive:
+            return Shuffled(found, self._rounds.random)
+        timed = [(entry.config, entry.ratio) for entry in self.pool.valid() if entry.ratio]
+        return Plan(found, timed, self._rounds.random)
 
     def _met(self, config: AlgorithmConfig) -> bool:
         return config in self.pool.entries or config in self._known.seen
 
     def _screen(self, fresh: Sequence[Entry]) -> None:
-        """Time new launches a little; examine those that may beat what is known."""
-        self._race.time(fresh, SCREEN_ROUNDS)
+        """Look at new launches once, again at those near the best; examine what may beat it."""
+        self._race.time(fresh, 1)
         ordered = self._by_speed(e for e in fresh if e.status == "valid")
-        if not self.options.exhaustive:
-            self._examine_fast(ordered)
+        near = [e for e in ordered if (e.ratio or 0.0) * NEAR >= min(self._bars.values())]
+        self._race.time(near, MORE_LOOKS)
+        ordered = self._by_speed(e for e in fresh if e.status == "valid")
+        self._raise_bars(ordered)
         self._sink.entries(fresh)
         self._leaders = self._by_speed([*self._leaders, *ordered[:LEADERS]])[:LEADERS]
         self._tell("space", SCREENED)
 
-    def _examine_fast(self, ordered: Sequence[Entry]) -> None:
+    def _raise_bars(self, ordered: Sequence[Entry]) -> None:
+        """Examine what looks faster than the best of its kind: a wrong one raises no bar."""
         for entry in ordered:
             ratio = entry.ratio or 0.0
-            if ratio * SCREEN_SLACK < min(self._bars.values()):
+            if ratio <= min(self._bars.values()):
                 break
-            self.pool.examine(entry)
+            if ratio > self._bars[False] or self.pool.same(entry):
+                self.pool.examine(entry)
             for exact in (True, False):
                 if entry.counts if exact else entry.sound:
                     self._bars[exact] = max(self._bars[exact], ratio)
 
     def _second_look(self, seen: Sequence[Entry]) -> list[Entry]:
-        """The fastest of an exhaustive pass, timed again, then examined from the top down."""
+        """The fastest of the space, timed again, then examined from the top down."""
+        bar = min(self._bars.values())
         ordered = self._by_speed(entry for entry in seen if entry.status == "valid")
-        again, rest = ordered[:SECOND_LOOK], ordered[SECOND_LOOK:]
+        again = [e for e in ordered if (e.ratio or 0.0) * SECOND_SLACK >= bar][:SECOND_LOOK]
         self._race.time(again, SECOND_ROUNDS)
-        return self._race.cut([*again, *rest], Heat(0, SCREEN_SLACK, CONTENDERS))
+        return self._race.cut(again, Heat(0, SCREEN_SLACK, CONTENDERS))
 
     def _bar(self, exact: bool) -> float:
         """The ratio of the fastest config that counts, or that is sound at all."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kclab.fc2.backends import Candidate, Launch, Refused
+from kclab.fc2.backends import Candidate, Launch, Prepared, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.checks import CheckResult, run_checks, sound
 from kclab.fc2.config import AlgorithmConfig
@@ -23,6 +23,8 @@ class Entry:
     reason: str | None = None
     launch: Launch | None = None
     prepared: Any = None
+    folded_into: Entry | None = None
+    """The entry that launches the same, where this one was folded."""
     output_class: str | None = None
     exact: bool | None = None
     """Same bytes as the accepted baseline's; None until asked."""
@@ -76,32 +78,50 @@ class Pool:
         return (entry for entry in self.entries.values() if entry.status == "valid")
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Entry]:
-        """Prepare, fold and run once what is new; returns the new entries, whatever their status.
+        """Fold what is new and run it once; returns the new entries, whatever their status.
 
         The first run loads the kernel, and shows a config that is accepted and then refused.
         """
-        fresh = []
-        for candidate in candidates:
-            if candidate.config not in self.entries:
-                entry = Entry(candidate)
-                self.entries[candidate.config] = entry
-                self._try(entry)
-                fresh.append(entry)
+        fresh = self.fold(candidates)
+        for entry in fresh:
+            if entry.status == "valid":
+                self.try_out(entry)
         return fresh
 
-    def _try(self, entry: Entry) -> None:
-        if entry.candidate.required_workspace > self._bench.gemm.workspace_bytes:
-            entry.status = "refused"
-            entry.reason = f"needs {entry.candidate.required_workspace} bytes of workspace"
-            return
+    def fold(self, candidates: Iterable[Candidate]) -> list[Entry]:
+        """Entries for what is new, folded by launch; nothing runs."""
+        fresh: dict[AlgorithmConfig, Entry] = {}
+        for candidate in candidates:
+            if candidate.config not in self.entries and candidate.config not in fresh:
+                fresh[candidate.config] = Entry(candidate)
+        self.entries.update(fresh)
+        asked = [entry for entry in fresh.values() if self._fits(entry)]
+        found = self._bench.gemm.launches([entry.config for entry in asked])
+        for entry, prepared in zip(asked, found, strict=True):
+            if isinstance(prepared, Refused):
+                entry.status, entry.reason = "refused", str(prepared)
+            else:
+                self._settle(entry, prepared)
+        return list(fresh.values())
+
+    def _fits(self, entry: Entry) -> bool:
+        needed = entry.candidate.required_workspace
+        if needed > self._bench.gemm.workspace_bytes:
+            entry.status, entry.reason = "refused", f"needs {needed} bytes of workspace"
+        return entry.status == "valid"
+
+    def _settle(self, entry: Entry, prepared: Prepared) -> None:
+        entry.launch = prepared.launch
+        first = self._launches.setdefault(prepared.launch.fold, entry)
+        if first is entry:
+            entry.prepared = prepared.algorithm
+        else:
+            entry.status, entry.reason = "folded", f"launches the same as {first.name}"
+            entry.folded_into = first
+
+    def try_out(self, entry: Entry) -> None:
+        """Run an entry once, untimed; one that refuses says why."""
         try:
-            entry.prepared = self._bench.gemm.prepare(entry.config)
-            entry.launch = self._bench.gemm.fingerprint(entry.prepared)
-            first = self._launches.setdefault(entry.launch.fold, entry)
-            if first is not entry:
-                entry.status, entry.reason = "folded", f"launches the same as {first.name}"
-                entry.launch, entry.prepared = first.launch, None
-                return
             self._bench.gemm.run(entry.prepared)
         except Refused as refusal:
             entry.status, entry.reason = "refused", str(refusal)
@@ -113,10 +133,20 @@ class Pool:
         """
         if entry.checks or entry.status != "valid":
             return
+        self.same(entry)
         try:
-            output = self._bench.output_of(entry.prepared)
-            entry.output_class = output_class(output)
-            entry.exact = same_bytes(output, self._bench.expected)
-            entry.checks = run_checks(self._bench, entry.prepared)
+            if entry.exact is not None:
+                entry.checks = run_checks(self._bench, entry.prepared)
         except Refused as refusal:
             entry.status, entry.reason = "failed", str(refusal)
+
+    def same(self, entry: Entry) -> bool:
+        """Whether an entry's bytes are the baseline's: one run, far cheaper than the checks."""
+        if entry.exact is None and entry.status == "valid":
+            try:
+                output = self._bench.output_of(entry.prepared)
+                entry.output_class = output_class(output)
+                entry.exact = same_bytes(output, self._bench.expected)
+            except Refused as refusal:
+                entry.status, entry.reason = "failed", str(refusal)
+        return bool(entry.exact)

@@ -48,10 +48,17 @@ class Race:
         return sorted(left, key=_speed, reverse=True)
 
     def time(self, entries: Sequence[Entry], rounds: int) -> None:
-        """Time entries without dropping any."""
+        """Time entries without dropping any; one that refuses to run says why."""
         timed = [entry for entry in entries if entry.status == "valid"]
-        if timed:
-            self._heat(timed, rounds)
+        if not timed:
+            return
+        prepared = [entry.prepared for entry in timed]
+        control = self._bench.control.prepared
+        found = self._rounds.series(self._bench.gemm, control, prepared, rounds)
+        for entry, ratios in zip(timed, found, strict=True):
+            if None in ratios:
+                self._pool.try_out(entry)
+            note_ratios(entry, [ratio for ratio in ratios if ratio])
 
     def cut(self, entries: Sequence[Entry], heat: Heat) -> list[Entry]:
         """The exact entries near the fastest exact one, and the sound ones near the fastest sound.
@@ -69,7 +76,8 @@ class Race:
         return entry.sound
 
     def _counts(self, entry: Entry) -> bool:
-        self._pool.examine(entry)
+        if self._pool.same(entry):
+            self._pool.examine(entry)
         return entry.counts
 
     def _heat(self, entries: Sequence[Entry], rounds: int) -> None:
