@@ -14,6 +14,7 @@ import typer
 from kclab import __version__
 from kclab.cli.lazy import LazyGroup
 from kclab.core.errors import ExitCode, KclabError
+from kclab.core.ray_cluster import AUTO, is_address
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -51,7 +52,7 @@ def root(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; expected errors become one sentence and an exit code."""
     logging.basicConfig(format="kclab: %(message)s", level=logging.WARNING)
-    words = lift_database(list(sys.argv[1:] if argv is None else argv))
+    words = lift_database(name_cluster(list(sys.argv[1:] if argv is None else argv)))
     try:
         app(words, prog_name="kclab")
     except KclabError as error:
@@ -82,6 +83,19 @@ def lift_database(words: list[str]) -> list[str]:
         if word.startswith("--db="):
             return [word, *words[:at], *words[at + 1 :]]
     return words
+
+
+def name_cluster(words: list[str]) -> list[str]:
+    """Write `--ray auto` for a `--ray` that no address follows.
+
+    Words after `--` belong to somebody else's program and are left alone.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    if "--ray" not in words[:end]:
+        return words
+    at = words.index("--ray") + 1
+    named = at < end and is_address(words[at])
+    return words if named else [*words[:at], AUTO, *words[at:]]
 
 
 def _end_for_file(error: Exception, words: list[str]) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from kclab.cli.output import note
 from kclab.core.errors import BadUsage
+from kclab.core.ray_cluster import parse_address
 from kclab.core.units import describe_size, parse_share, parse_size
 from kclab.core.when import describe_instant, parse_when
 from kclab.db.queries.selection import By
@@ -76,6 +77,16 @@ RegressionOption = Annotated[
         parser=_share,
         metavar="PERCENT",
         help="Exit 1 only for what is proven slower, and maybe by as much as this: 3%.",
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        parser=parse_address,
+        metavar="[ADDRESS]",
+        help="Spread the work over a Ray cluster: HOST:PORT; auto, or no ADDRESS, for the one that"
+        " runs here, else one started for this; local for the latter always.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

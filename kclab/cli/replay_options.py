@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kclab.cli.options import DefinitionOption, RunOption, SinceOption, UntilOption, show_range
+from kclab.cli.options import (
+    DefinitionOption,
+    RayOption,
+    RunOption,
+    SinceOption,
+    UntilOption,
+    show_range,
+)
 from kclab.core.errors import BadUsage
 from kclab.replay import Options, Selection
 
@@ -62,10 +69,11 @@ class How:
         bool,
         typer.Option("--oracle", help="Who is wrong: judge both by the reference in float64."),
     ] = False
+    ray: RayOption = None
 
     def options(self) -> Options:
         """The same, as the replay service takes it."""
-        return Options(device=self.device, jobs=self.jobs, timeout=self.timeout, oracle=self.oracle)
+        return Options(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

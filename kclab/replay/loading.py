@@ -10,10 +10,8 @@ from kclab.blob.folder import read_tensor
 from kclab.blob.tensors import to_tensor
 from kclab.core.digest import tensor_digest
 from kclab.core.errors import BlobAbsent, BlobDamaged
+from kclab.replay.file_state import FileState, file_state
 from kclab.replay.task import StoredTensor
-
-FileState = tuple[int, int, int]
-"""(inode, size, modification time in ns): a file that keeps all three was not written to."""
 
 
 class TensorLoader:
@@ -27,7 +25,7 @@ class TensorLoader:
         """The tensor; raises BlobDamaged or BlobAbsent, naming the file."""
         try:
             path = Path(stored.path)
-            state = _state(path)
+            state = file_state(path)
             tensor = read_tensor(path, stored.key)
         except FileNotFoundError:
             raise BlobAbsent(f"no blob {stored.path}; import or fetch its source again") from None
@@ -42,8 +40,3 @@ class TensorLoader:
                 )
             self._verified[stored.path] = state
         return to_tensor(tensor, self.device)
-
-
-def _state(path: Path) -> FileState:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns

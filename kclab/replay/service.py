@@ -20,6 +20,7 @@ from kclab.db.rows import add_definition
 from kclab.db.runs import ActiveRun, add_environment, run
 from kclab.db.store import Store, open_for_writing
 from kclab.db.verdicts import ReplayRow, add_replay
+from kclab.replay.pool import Pool
 from kclab.replay.report import write_report
 from kclab.replay.root_subjects import check_selection, root_subjects
 from kclab.replay.selection import Selection, StoreSubjects, choose, what_there_is
@@ -44,6 +45,8 @@ class Options:
     """Seconds for one workload, loading and comparing included."""
     oracle: bool = False
     """Also judge engine and reference by the reference in float64."""
+    ray: str | None = None
+    """Address of a Ray cluster whose workers judge; None: processes of this machine."""
 
 
 def replay(
@@ -103,17 +106,25 @@ def _judging(
     params: Mapping[str, Any],
     nothing: str | None,
     mode: str | None = None,
-) -> Iterator[tuple[ActiveRun, WorkerPool]]:
+) -> Iterator[tuple[ActiveRun, Pool]]:
     """Workers and an open run; the run ends as empty where there is `nothing` to judge."""
     if nothing is not None:
         with run(store, "replay", params, mode=mode):
             raise NothingMatched(nothing)
     # The first worker loads torch while the run is opened and its first batch is read.
     with (
-        WorkerPool(options.device, options.jobs, options.timeout) as pool,
+        _workers(options) as pool,
         run(store, "replay", params, mode=mode) as active,
     ):
         yield active, pool
+
+
+def _workers(options: Options) -> Pool:
+    if options.ray is None:
+        return WorkerPool(options.device, options.jobs, options.timeout)
+    from kclab.replay.ray_pool import RayPool
+
+    return RayPool(options.ray, options.device, options.jobs, options.timeout)
 
 
 def untrusted(definitions: Iterable[Definition]) -> list[Definition]:
@@ -129,6 +140,7 @@ def _params(selection: Selection, options: Options) -> dict[str, Any]:
         "jobs": options.jobs,
         "timeout": options.timeout,
         "oracle": options.oracle,
+        **({} if options.ray is None else {"ray": options.ray}),
     }
 
 
@@ -192,7 +204,7 @@ class _Recorder:
     def __init__(
         self,
         active: ActiveRun,
-        pool: WorkerPool,
+        pool: Pool,
         options: Options,
         total: int,
         progress: Progress | None,

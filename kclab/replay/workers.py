@@ -37,14 +37,18 @@ POLL_SECONDS = 0.5
 class WorkerPool:
     """Workers on one kind of device. Use it as a context manager: leaving it ends them."""
 
-    def __init__(self, device: str, jobs: int | None, timeout: float) -> None:
+    def __init__(
+        self, device: str, jobs: int | None, timeout: float, threads: int | None = None
+    ) -> None:
         """`device` is `auto`, `cpu`, `cuda` or `cuda:<n>`; `timeout` is seconds for a workload.
 
-        `jobs` defaults to one worker a GPU, or one a core. The first worker starts at once.
+        `jobs` defaults to one worker a GPU, or one a core, `threads` to a worker's share of the
+        cores. The first worker starts at once.
         """
         self.device = _checked_device(device)
         self.jobs = jobs
         self.timeout = timeout
+        self.threads = threads
         self.folder = Path(tempfile.mkdtemp(prefix="kclab-replay-"))
         self.workers: list[WorkerProcess] = []
         self.greeting: Mapping[str, Any] = {}
@@ -83,16 +87,28 @@ class WorkerPool:
         Raises EnvironmentLacking when workers cannot start at all.
         """
         self._source = iter(tasks)
-        while self._refill() or any(worker.tasks for worker in self.workers):
-            self._expand()
-            self._feed()
-            for worker in self._ready():
-                yield from self._answers(worker)
-            for worker in list(self.workers):
-                yield from self._overdue(worker)
+        while self.busy():
+            yield from self.step(POLL_SECONDS)
+
+    def busy(self) -> bool:
+        """Whether a task is waiting or at work; takes more of those that `run` was given."""
+        return self._refill() or any(worker.tasks for worker in self.workers)
+
+    def step(self, seconds: float) -> Iterator[Outcome]:
+        """Hand out tasks, and give what falls next; waits `seconds` for it at most."""
+        self._expand()
+        self._feed()
+        for worker in self._ready(seconds):
+            yield from self._answers(worker)
+        for worker in list(self.workers):
+            yield from self._overdue(worker)
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """More tasks, for a caller that takes steps."""
+        self._waiting.extend(tasks)
 
     def _start(self, device: str) -> None:
-        threads = max(1, available_cores() // len(self._devices()))
+        threads = self.threads or max(1, available_cores() // len(self._devices()))
         worker = WorkerProcess(self.folder, device, threads)
         self.workers.append(worker)
         for source in (worker.socket.fileno(), worker.noise.descriptor):
@@ -135,10 +151,10 @@ class WorkerPool:
             while self._waiting and worker.greeting is not None and len(worker.tasks) < room:
                 worker.send(self._waiting.popleft())
 
-    def _ready(self) -> list[WorkerProcess]:
+    def _ready(self, seconds: float) -> list[WorkerProcess]:
         """Workers that have something to say or have ended."""
         found: dict[int, WorkerProcess] = {}
-        for key, _ in self._selector.select(POLL_SECONDS):
+        for key, _ in self._selector.select(seconds):
             worker: WorkerProcess = key.data
             if key.fd != worker.noise.descriptor:
                 found[id(worker)] = worker

@@ -1,0 +1,162 @@
+"""A Ray cluster for the commands that take `--ray`: joined, or started here and ended again.
+
+One that is started here listens on loopback only, asks for a token that no file keeps, has no
+dashboard and reports no usage. Ray's own log lines stay in its folder (`/tmp/ray`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+from kclab.core.errors import BadUsage, EnvironmentLacking
+
+AUTO = "auto"
+"""The cluster that runs here or that `RAY_ADDRESS` names; one of our own where there is none."""
+LOCAL = "local"
+"""Always one of our own."""
+ADDRESS = re.compile(r"(ray://)?[\w.\-\[\]:]+:\d{1,5}")
+OWN = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # What keeps a cluster to 127.0.0.1; Ray named it after the systems where it is the default.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+def is_address(text: str) -> bool:
+    """Whether a word can stand for a cluster: `auto`, `local`, `HOST:PORT` or `ray://HOST:PORT`."""
+    return text in (AUTO, LOCAL) or ADDRESS.fullmatch(text) is not None
+
+
+def parse_address(text: str) -> str:
+    """The address, stripped. Raises BadUsage for what can be none."""
+    if not is_address(text.strip()):
+        raise BadUsage(f"--ray {text}: write the address as HOST:PORT, or auto, or local.")
+    return text.strip()
+
+
+def load_ray() -> Any:
+    """The package. Raises EnvironmentLacking where it is not installed."""
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise EnvironmentLacking(
+            "--ray needs Ray, which is not installed; pip install 'kclab[ray]'."
+        ) from None
+
+
+@contextmanager
+def cluster(address: str) -> Iterator[Any]:
+    """Ray, connected to the cluster at `address`; leaving it ends one that was started here.
+
+    Raises EnvironmentLacking where there is no Ray or nobody answers.
+    """
+    ray = load_ray()
+    if ray.is_initialized():
+        yield ray  # a caller's own connection stays his
+        return
+    with _quiet():
+        own = address == LOCAL or not _joined(ray, address)
+        with _settings() if own else nullcontext():
+            try:
+                if own:
+                    _start(ray)
+                yield ray
+            finally:
+                ray.shutdown()
+
+
+def _joined(ray: Any, address: str) -> bool:
+    """Whether a running cluster took us in; False where `auto` finds none."""
+    try:
+        _connect(ray, address=address)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        if address == AUTO and isinstance(error, ConnectionError):
+            return False
+        said = str(error).strip().partition("\n")[0]
+        raise EnvironmentLacking(f"no Ray cluster takes us in at {address}: {said}") from error
+    return True
+
+
+def _start(ray: Any) -> None:
+    _connect(ray, address=LOCAL, include_dashboard=False)
+    (node,) = ray.nodes()
+    if not node["NodeManagerAddress"].startswith("127."):
+        raise EnvironmentLacking(
+            f"Ray {ray.__version__} started a cluster at {node['NodeManagerAddress']} where kclab"
+            " wants loopback only; start one yourself and name it with --ray HOST:PORT."
+        )
+
+
+def _connect(ray: Any, **how: Any) -> None:
+    """`ray.init`, which must not keep SIGTERM for itself: a run ends by it as by Ctrl-C."""
+    kept = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**how, log_to_driver=False, configure_logging=False)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, kept)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray's Python side says nothing on this terminal."""
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@cache
+def _token() -> str:
+    """What our own clusters ask for; Ray reads it once in a process."""
+    return secrets.token_hex(32)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """What a cluster of our own is started with, in this process and in those it starts."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    several = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    values = OWN | {"RAY_AUTH_TOKEN": _token()}
+    # Ray itself sets the last one where a cluster is to ask for a token.
+    before = {name: os.environ.get(name) for name in (*values, "RAY_AUTH_MODE")}
+    os.environ.update(values)
+    # Ray read its variable when it was imported, maybe before ours was set.
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = several
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def places(ray: Any, device: str) -> tuple[bool, int]:
+    """Whether workers take a GPU each, and how many the cluster has room for.
+
+    Raises BadUsage for a numbered GPU, EnvironmentLacking where `cuda` is asked of CPUs.
+    """
+    has = ray.cluster_resources()
+    gpus = int(has.get("GPU", 0))
+    if device.startswith("cuda:"):
+        raise BadUsage(f"--device {device} with --ray: Ray hands GPUs out; say cuda.")
+    if device == "cuda" and not gpus:
+        raise EnvironmentLacking("the Ray cluster has no GPU; choose --device cpu.")
+    if gpus and device != "cpu":
+        return True, gpus
+    return False, max(1, int(has.get("CPU", 1)))

@@ -1,0 +1,265 @@
+"""Workloads judged by the workers of a Ray cluster, one a GPU or one a core; a WorkerPool's twin.
+
+The driver decides what may run, hands tasks out, takes outcomes back and alone writes rows. A
+worker that is lost takes at most the tasks it was at work on with it: each of them is tried once
+more, alone, so that the one to blame takes no other with it a second time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from kclab import __version__
+from kclab.core.definition import Definition
+from kclab.core.errors import EnvironmentLacking
+from kclab.core.ray_cluster import cluster, places
+from kclab.core.times import now_us
+from kclab.replay.ray_files import Shipping
+from kclab.replay.ray_lane import MOST, Lane
+from kclab.replay.task import Outcome, Task, decode_outcome
+from kclab.replay.workers import POLL_SECONDS, START_SECONDS
+
+FALSE_STARTS = 3
+"""Workers that may be lost one after the other before any is ready."""
+
+
+class RayPool:
+    """Workers on a cluster. Use it as a context manager: leaving it ends what it started."""
+
+    def __init__(self, address: str, device: str, jobs: int | None, timeout: float) -> None:
+        """`device` is `auto`, `cpu` or `cuda`; `timeout` is seconds for a workload.
+
+        `jobs` bounds the workers. Raises EnvironmentLacking where no cluster can be had.
+        """
+        self.address = address
+        self.timeout = timeout
+        self.greeting: Mapping[str, Any] = {}
+        """What the first worker said: device, torch version, its environment's facts."""
+        self._bodies: dict[str, str] = {}
+        self._source: Iterator[Task] = iter(())
+        self._waiting: deque[Task] = deque()
+        self._alone: deque[Task] = deque()
+        """Lost once."""
+        self._lost: dict[int, str] = {}
+        """Where each task was lost first."""
+        self._false_starts = 0
+        self._lanes: list[Lane] = []
+        self._stack = ExitStack()
+        with ExitStack() as opening:
+            self._ray = opening.enter_context(cluster(address))
+            self._gpu, self.room = places(self._ray, device)
+            self._stack = opening.pop_all()
+        self.jobs = min(jobs or self.room, self.room)
+        self._shipping = Shipping(self._ray)
+
+    def __enter__(self) -> RayPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._stack:
+            for lane in list(self._lanes):
+                self._end(lane)
+
+    def define(self, definition: Definition) -> str:
+        """Make a definition known to all workers; returns the name that tasks give it."""
+        if definition.sha256 not in self._bodies:
+            self._bodies[definition.sha256] = json.dumps(dict(definition.body))
+        return definition.sha256
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """The outcome of every task, in the order they arrive; tasks are taken as needed.
+
+        Raises EnvironmentLacking when workers cannot start, or a node has another kclab.
+        """
+        self._source = iter(tasks)
+        while self._refill() or any(lane.at_hand for lane in self._lanes):
+            self._hire()
+            self._feed()
+            for lane in self._answered():
+                yield from self._answer(lane)
+
+    def _refill(self) -> bool:
+        """Whether tasks are waiting, with enough of them taken to keep every worker busy."""
+        missing = MOST * max(1, len(self._lanes)) - len(self._waiting)
+        self._waiting.extend(islice(self._source, max(0, missing)))
+        return bool(self._waiting or self._alone)
+
+    def _hire(self) -> None:
+        """Have as many workers as there is room and work for."""
+        load = len(self._waiting) + len(self._alone) + sum(bool(x.at_hand) for x in self._lanes)
+        for _ in range(min(self.jobs, load) - len(self._lanes)):
+            self._lanes.append(Lane(self._new_worker()))
+
+    def _new_worker(self) -> Any:
+        threads = 1
+        if self._gpu:
+            cores = self._ray.cluster_resources().get("CPU", 1)
+            threads = max(1, int(cores) // self.room)
+        # Without retries of Ray's own: what was lost, and where, is told apart here.
+        worker = self._ray.remote(worker_class()).options(
+            num_cpus=1, num_gpus=int(self._gpu), max_restarts=0, max_task_retries=0
+        )
+        return worker.remote("cuda" if self._gpu else "cpu", self.timeout, threads)
+
+    def _feed(self) -> None:
+        for lane in self._lanes:
+            tasks = []
+            if self._alone and lane.greeting is not None and not lane.at_hand:
+                lane.size = 1
+                tasks = [self._alone.popleft()]
+            elif lane.room:
+                tasks = [self._waiting.popleft() for _ in range(min(lane.room, len(self._waiting)))]
+            rest = lane.call(tasks, self._bodies, self._shipping)
+            self._waiting.extendleft(reversed(rest))
+
+    def _answered(self) -> list[Lane]:
+        """Workers whose oldest call has an answer."""
+        heads = {lane.calls[0].answer: lane for lane in self._lanes if lane.calls}
+        if not heads:
+            return []
+        ready, _ = self._ray.wait(list(heads), num_returns=1, timeout=POLL_SECONDS)
+        if ready:
+            ready, _ = self._ray.wait(list(heads), num_returns=len(heads), timeout=0)
+        self._complain_of_silence()
+        return [heads[answer] for answer in ready]
+
+    def _complain_of_silence(self) -> None:
+        if any(lane.greeting is not None for lane in self._lanes):
+            return
+        if time.monotonic() - min(lane.since for lane in self._lanes) > START_SECONDS:
+            raise EnvironmentLacking(
+                f"no Ray worker was ready in {START_SECONDS:g} s; the cluster at {self.address} may"
+                " be busy with other work: `ray status` shows it."
+            )
+
+    def _answer(self, lane: Lane) -> Iterator[Outcome]:
+        errors = self._ray.exceptions
+        try:
+            reply = self._ray.get(lane.calls[0].answer)
+        except (
+            errors.RayActorError,
+            errors.NodeDiedError,
+            errors.OutOfMemoryError,
+            errors.ObjectLostError,
+        ) as error:
+            yield from self._lose(lane, str(error))
+            return
+        lane.calls.popleft()
+        if lane.greeting is None:
+            self._greet(lane, reply)
+            return
+        lane.answered(reply)
+        for line in reply["outcomes"]:
+            message = json.loads(line)
+            del message["retired"]
+            del lane.at_hand[message["id"]]
+            yield decode_outcome(message)
+        if reply["problem"]:
+            raise EnvironmentLacking(f"Ray {lane.name}: {reply['problem']}.")
+
+    def _greet(self, lane: Lane, greeting: Mapping[str, Any]) -> None:
+        lane.greeting = greeting
+        problem = greeting["problem"] or _mismatch(greeting)
+        if problem:
+            raise EnvironmentLacking(f"Ray {lane.name}: {problem}.")
+        self._false_starts = 0
+        self.greeting = self.greeting or greeting
+
+    def _lose(self, lane: Lane, said: str) -> Iterator[Outcome]:
+        """A worker is gone: what it may have been at work on is tried once more, or given up."""
+        self._end(lane)
+        if lane.greeting is None:
+            self._false_starts += 1
+            if self._false_starts >= FALSE_STARTS:
+                last = said.strip().rpartition("\n")[2]
+                raise EnvironmentLacking(f"Ray workers end before they are ready: {last}")
+            return
+        begun, waiting = lane.under_way()
+        self._waiting.extendleft(reversed(waiting))
+        for task in begun:
+            if task.id in self._lost:
+                yield _given_up(task, lane, self._lost[task.id], said)
+            else:
+                self._lost[task.id] = lane.name
+                self._alone.append(task)
+
+    def _end(self, lane: Lane) -> None:
+        self._lanes.remove(lane)
+        # It may be gone, and so may the cluster.
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(lane.actor)
+
+
+def _given_up(task: Task, lane: Lane, before: str, said: str) -> Outcome:
+    why = ": the node ran low on memory" if "low on memory" in said else ""
+    seconds = time.monotonic() - lane.since
+    return Outcome(
+        id=task.id,
+        status="error",
+        seconds=seconds,
+        started_us=now_us() - int(seconds * 1e6),
+        reason=f"the Ray worker judging it was lost twice ({before}; then {lane.name}){why}",
+        device=(lane.greeting or {}).get("device"),
+    )
+
+
+def _mismatch(greeting: Mapping[str, Any]) -> str | None:
+    """Why its verdicts would not be this machine's."""
+    ours = importlib.metadata.version("torch").partition("+")[0]
+    theirs = str(greeting["torch"]).partition("+")[0]
+    if greeting["kclab"] != __version__:
+        return f"it has kclab {greeting['kclab']}, here it is {__version__}; install that there"
+    if theirs != ours:
+        return f"it has torch {theirs}, here it is {ours}; install that there"
+    return None
+
+
+def worker_class() -> type:
+    """The class of a Ray worker, which Ray sends along, so that a node without kclab can say so."""
+
+    class Worker:
+        """A door to `kclab.replay.ray_host.Host`."""
+
+        def __init__(self, *how: Any) -> None:
+            self.how = how
+
+        def greet(self) -> dict[str, Any]:
+            try:
+                from kclab.replay.ray_host import Host
+            except ImportError as error:
+                import os
+                import socket
+
+                lacking = f"no kclab that could work ({error}); install this one for"
+                return {
+                    "host": socket.gethostname(),
+                    "pid": os.getpid(),
+                    "problem": f"{lacking} {sys.executable}",
+                }
+            self.host = Host.open(*self.how)
+            return self.host.greet()
+
+        def work(self, definitions: Any, tasks: Any, states: Any, blobs: Any) -> dict[str, Any]:
+            import ray
+
+            files = {
+                path: ray.get(blob) if isinstance(blob, ray.ObjectRef) else blob
+                for path, blob in blobs.items()
+            }
+            return self.host.work(definitions, tasks, states, files)
+
+    return Worker
