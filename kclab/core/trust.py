@@ -1,8 +1,9 @@
 """Which reference sources may run on this machine.
 
-A reference is code. Those of kclab's families and shipped definitions may run; any other only once
-somebody on this machine trusted the sha256 of its source. The list lies in the user's state folder
-and never travels with a store.
+A reference is code. Those of kclab's families and shipped definitions may run, earlier versions
+included, since a store keeps the version that it was written with; any other only once somebody on
+this machine trusted the sha256 of its source. The list lies in the user's state folder and never
+travels with a store.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def trusted() -> list[TrustedReference]:
 
 @cache
 def _family_sources() -> frozenset[str]:
-    return frozenset(family.reference_sha256 for family in FAMILIES.values())
+    return frozenset().union(*(family.reference_sha256s for family in FAMILIES.values()))
 
 
 @cache

@@ -2,9 +2,10 @@
 
 The format knows eleven dtypes: any other is exported as whole numbers of the same size, with a tag
 `storage:<name>=<dtype>`, and the reference views them back. An input with a constant axis of 0 (a
-prefix of no rows) is left out, and the reference makes it. `run` gets exactly the inputs, in order,
-since flashinfer-bench counts its parameters. The original body, word for word, comes
-back through the rows that kclab puts beside the export.
+prefix of no rows) is left out, and the reference makes it. A definition that needs neither keeps
+its reference word for word, and so the trust in it, unless `run` takes other parameters than the
+inputs, as somebody's own may: flashinfer-bench counts them. The original body comes back through
+the rows that kclab puts beside the export.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class KnownDefinition:
 
 
 def family_by_source(definition: Definition) -> str | None:
-    """The family that a definition is an instance of: by its name and its very reference."""
+    """The family that a definition is an instance of: by its name and a reference of its."""
     family = family_of(definition.name)
-    if family is None or FAMILIES[family].reference_sha256 != definition.reference_sha256:
+    if family is None or definition.reference_sha256 not in FAMILIES[family].reference_sha256s:
         return None
     return family
 

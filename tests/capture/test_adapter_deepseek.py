@@ -13,7 +13,7 @@ from kclab import capture
 from kclab.capture.adapters import deepseek as adapter
 from kclab.capture.adapters.qwen_next import instrument_attention, instrument_routing
 from kclab.core.errors import EnvironmentLacking
-from kclab.core.families import FAMILIES
+from kclab.core.families.family import read_reference
 
 from .conftest import Tapped
 from .test_adapter_qwen_next import (
@@ -66,7 +66,7 @@ def engine(held: Any, absorbed: bool) -> Any:
 
 def reference(family: str) -> Any:
     namespace: dict[str, Any] = {}
-    exec(FAMILIES[family].reference, namespace)
+    exec(read_reference(family), namespace)
     return namespace["run"]
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from kclab import capture
 from kclab.capture.adapters import minimax_h3 as adapter
 from kclab.core.errors import EnvironmentLacking
-from kclab.core.families import FAMILIES
+from kclab.core.families.family import read_reference
 from kclab.fc2.operands import synthetic
 from kclab.fc2.problem import Precision, Problem
 
@@ -72,16 +72,17 @@ def engine() -> Any:
         bias=None, out_dtype=None,
     ):  # fmt: skip
         namespace: dict[str, Any] = {}
-        exec(FAMILIES["fc2_nvfp4"].reference, namespace)
+        exec(read_reference("fc2_nvfp4"), namespace)
+        scales = tensor_scale_a, tensor_scale_b
         alpha = (tensor_scale_a * tensor_scale_b).reshape(1)
-        return namespace["run"](a, b, block_scale_a, block_scale_b, ROWS, alpha)
+        return namespace["run"](a, b, block_scale_a, block_scale_b, ROWS, alpha, *scales)
 
     def _minimax_h3_attention_core_impl(
         attention, q, k, v, *, cu_seqlens, cu_seqlens_host=None, ulysses_active=False,
         gate_compress=None,
     ):  # fmt: skip
         namespace: dict[str, Any] = {}
-        exec(FAMILIES["ragged_attention"].reference, namespace)
+        exec(read_reference("ragged_attention"), namespace)
         return namespace["run"](q, k, v, cu_seqlens, cu_seqlens, False, q.shape[2] ** -0.5)
 
     for part in (

@@ -14,7 +14,7 @@ from kclab.capture import context
 from kclab.capture.adapters import qwen_next as adapter
 from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
-from kclab.core.families import FAMILIES
+from kclab.core.families.family import read_reference
 
 from .conftest import Captured, MemoryRecorder, Tapped
 
@@ -24,7 +24,7 @@ SLOTS = torch.tensor([3, 1])
 
 def reference(family: str) -> Any:
     namespace: dict[str, Any] = {}
-    exec(FAMILIES[family].reference, namespace)
+    exec(read_reference(family), namespace)
     return namespace["run"]
 
 

@@ -13,10 +13,27 @@ import pytest
 from kclab.core import trust
 from kclab.core.catalog import load_catalog
 from kclab.core.definition import Definition
+from kclab.core.digest import text_sha256
 from kclab.core.errors import BadUsage, ReferenceUntrusted
 from kclab.core.families import FAMILIES
 
 SHA = "ab" * 32
+
+EARLIER_GEMM = '''\
+"""C = A W^T (+ bias): a linear layer's product, accumulated wide and rounded once."""
+
+import torch
+
+
+def run(A: torch.Tensor, W: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """A [M, K], W [N, K], bias [N] or None; C [M, N] in A's dtype."""
+    wide = torch.promote_types(A.dtype, torch.float32)
+    C = A.to(wide) @ W.to(wide).T
+    if bias is not None:
+        C = C + bias.to(wide)
+    return C.to(A.dtype)
+'''
+"""dense_gemm's one reference, before plain and biased GEMMs had one each."""
 
 
 @pytest.fixture
@@ -27,9 +44,14 @@ def file(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_familys_source_is_always_trusted(file, family):
-    assert trust.is_trusted(FAMILIES[family].reference_sha256)
+def test_a_familys_sources_are_always_trusted(file, family):
+    assert all(map(trust.is_trusted, FAMILIES[family].reference_sha256s))
     assert not file.exists()
+
+
+def test_what_an_earlier_kclab_wrote_into_a_store_is_trusted_still(file):
+    assert trust.is_trusted(text_sha256(EARLIER_GEMM))
+    assert not trust.is_trusted(text_sha256(EARLIER_GEMM.upper()))
 
 
 def test_shipped_definitions_are_always_trusted(file):

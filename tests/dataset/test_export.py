@@ -21,12 +21,14 @@ from kclab.core.errors import (
     EnvironmentLacking,
     NothingMatched,
 )
+from kclab.core.families import FAMILIES
 from kclab.dataset import read_root
 from kclab.dataset.export_rows import Selection, copy_rows
 from kclab.dataset.exporting import export_flashinfer_trace, export_rows
 from kclab.dataset.importing import import_path
 from kclab.dataset.options import ImportOptions
 from kclab.db.store import Store
+from kclab.replay import untrusted
 from tests.dataset.builder import CODES, VAR, RootBuilder, definition, floats, tensor
 from tests.dataset.conftest import Rows
 from tests.dataset.test_import_store import contents, last_run
@@ -150,6 +152,21 @@ def test_a_fitted_reference_computes_what_the_original_did(
     y, n = scope["run"](torch.frombuffer(bytearray(raw), dtype=torch.int8))
     assert (y.dtype, y.view(torch.uint8).tolist()) == (torch.int8, [250, 51, 52, 53])
     assert n.item() == 206
+
+
+def test_a_familys_reference_is_exported_word_for_word_and_so_trusted(
+    store: Store, source: RootBuilder, tmp_path: Path
+) -> None:
+    gemm = FAMILIES["dense_gemm"].make(n=2, k=1, dtype="fp32")
+    source.define(dict(gemm.body))
+    column = tensor("float32", (2, 1), floats(3, 4).raw)
+    product = tensor("float32", (2, 2), floats(9, 12, 12, 16).raw)
+    source.add(gemm.name, {"A": column, "W": column}, {"C": product}, {"M": 2})
+    import_path(store, source.report().root)
+    export_flashinfer_trace(store, tmp_path / "out")
+    exported = read_root(tmp_path / "out").definitions.values()
+    assert [found.reference for found in exported] == [gemm.reference]
+    assert untrusted(exported) == []
 
 
 def prefix0(source: RootBuilder) -> None:

@@ -52,5 +52,5 @@ FAMILY = Family(
     options={"dtype": "bf16"},
     write=write,
     names=re.compile(r"block_scaled_gemm_fp8_(bf16|fp16|fp32)_n\d+_k\d+"),
-    source="block_scaled_gemm",
+    sources=("block_scaled_gemm",),
 )

@@ -37,7 +37,7 @@ def write(n: int, k: int, dtype: str, bias: bool) -> Body:
         },
         "inputs": inputs,
         "outputs": {"C": tensor(["M", "N"], name, "The product.")},
-        "reference": read_reference("dense_gemm"),
+        "reference": read_reference("dense_gemm_bias" if bias else "dense_gemm"),
         "capture": {"adapter": "torch"},
     }
 
@@ -49,5 +49,6 @@ FAMILY = Family(
     options={"dtype": "bf16", "bias": False},
     write=write,
     names=re.compile(r"dense_gemm_(bf16|fp16|fp32)_nt(_bias)?_n\d+_k\d+"),
-    source="dense_gemm",
+    sources=("dense_gemm", "dense_gemm_bias"),
+    earlier=("4460b62de74486ac1f32b823335af76cd7fcb5807b28b3b37bdf2d5af1f67420",),
 )

@@ -1,4 +1,4 @@
-"""What a family is: one reference source, and a body for any sizes."""
+"""What a family is: a reference source, and a body for any sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPE_TAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A function that writes a definition for any sizes, and the one reference they share."""
+    """A function that writes a definition for any sizes, and the references that they share."""
 
     name: str
     summary: str
@@ -33,18 +33,18 @@ class Family:
     """Writes the JSON body from sizes and options."""
     names: re.Pattern[str] = field(repr=False)
     """Matches the name of every definition of this family."""
-    source: str = field(repr=False)
-    """The reference's file in `references/`, without `.py`."""
+    sources: tuple[str, ...] = field(repr=False)
+    """Files in `references/`, without `.py`: one for each set of inputs that an option makes."""
+    earlier: tuple[str, ...] = field(default=(), repr=False)
+    """sha256 of the references that its definitions carried before these."""
 
     @property
-    def reference(self) -> str:
-        """The reference source that every definition of this family carries."""
-        return read_reference(self.source)
+    def reference_sha256s(self) -> frozenset[str]:
+        """Of each reference that its definitions carry, or carried: stores keep old ones.
 
-    @property
-    def reference_sha256(self) -> str:
-        """Always trusted; see `kclab.core.trust`."""
-        return text_sha256(self.reference)
+        Always trusted; see `kclab.core.trust`.
+        """
+        return frozenset((*map(_reference_sha256, self.sources), *self.earlier))
 
     def make(self, **parameters: Any) -> Definition:
         """The definition for these sizes; BadUsage names a missing, unknown or odd parameter."""
@@ -73,6 +73,11 @@ class Family:
 def read_reference(source: str) -> str:
     """The text of `references/<source>.py`."""
     return (Path(__file__).parent / "references" / f"{source}.py").read_text(encoding="utf-8")
+
+
+@cache
+def _reference_sha256(source: str) -> str:
+    return text_sha256(read_reference(source))
 
 
 def require_size(name: str, value: object) -> None:

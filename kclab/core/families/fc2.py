@@ -75,7 +75,7 @@ def _body(precision: str, n: int, k: int, inputs: Body, axes: Body) -> Body:
         "axes": common | axes,
         "inputs": inputs,
         "outputs": {"C": tensor(["M", "N"], "bfloat16", "The product.")},
-        "reference": read_reference("fc2"),
+        "reference": read_reference(f"fc2_{precision}"),
         "capture": {"adapter": "fc2"},
     }
 
@@ -88,7 +88,8 @@ FAMILIES = tuple(
         options={},
         write=write,
         names=re.compile(rf"fc2_{precision}_n\d+_k\d+"),
-        source="fc2",
+        sources=(f"fc2_{precision}",),
+        earlier=("28296f847354baec2ff21139b4bab391194e59eeebaf9126091d0acd58b8a977",),
     )
     for precision, write in (("bf16", write_bf16), ("fp8", write_fp8), ("nvfp4", write_nvfp4))
 )

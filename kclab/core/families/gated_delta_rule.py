@@ -107,7 +107,7 @@ PREFILL = Family(
     options={},
     write=write_prefill,
     names=re.compile(r"gdn_prefill_qk\d+_v\d+_d\d+_k_last"),
-    source="gated_delta_rule_prefill",
+    sources=("gated_delta_rule_prefill",),
 )
 
 DECODE = Family(
@@ -117,5 +117,5 @@ DECODE = Family(
     options={},
     write=write_decode,
     names=re.compile(r"gdn_decode_qk\d+_v\d+_d\d+_k_last"),
-    source="gated_delta_rule_decode",
+    sources=("gated_delta_rule_decode",),
 )

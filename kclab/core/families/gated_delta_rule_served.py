@@ -128,7 +128,7 @@ EXTEND = Family(
     options={"dtype": "bf16", "state": "fp32"},
     write=write_extend,
     names=re.compile(f"gdn_extend{_NAMES}"),
-    source="gated_delta_rule_extend",
+    sources=("gated_delta_rule_extend",),
 )
 
 UPDATE = Family(
@@ -138,5 +138,5 @@ UPDATE = Family(
     options={"dtype": "bf16", "state": "fp32"},
     write=write_update,
     names=re.compile(f"gdn_update{_NAMES}"),
-    source="gated_delta_rule_update",
+    sources=("gated_delta_rule_update",),
 )

@@ -46,5 +46,5 @@ FAMILY = Family(
     options={"dtype": "bf16"},
     write=write,
     names=re.compile(r"head_gate_(bf16|fp16|fp32)_h\d+_d\d+"),
-    source="head_gate",
+    sources=("head_gate",),
 )

@@ -53,5 +53,5 @@ FAMILY = Family(
     options={"dtype": "bf16"},
     write=write,
     names=re.compile(r"mla_absorbed_(bf16|fp16|fp32)_h\d+_ckv\d+_kpe\d+"),
-    source="mla_absorbed",
+    sources=("mla_absorbed",),
 )

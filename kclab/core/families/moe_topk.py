@@ -24,7 +24,7 @@ from kclab.core.families.family import (
 
 def write_softmax(e: int, k: int, dtype: str) -> Body:
     """The body of `moe_topk_softmax_{dtype}_e{E}_k{K}`."""
-    return _body(f"softmax_{tag_of(dtype)}", e, k, dtype, {})
+    return _body("softmax", f"softmax_{tag_of(dtype)}", e, k, dtype, {})
 
 
 def write_grouped_sigmoid(e: int, k: int, groups: int, stay: int, dtype: str) -> Body:
@@ -37,11 +37,12 @@ def write_grouped_sigmoid(e: int, k: int, groups: int, stay: int, dtype: str) ->
         "num_groups": tensor(None, "int32", "Groups of experts."),
         "top_groups": tensor(None, "int32", "Groups that a token may choose from."),
     }
-    body = _body(f"sigmoid_{tag_of(dtype)}", e, k, dtype, more)
+    kind = f"sigmoid_{tag_of(dtype)}"
+    body = _body("grouped_sigmoid", kind, e, k, dtype, more)
     return body | {"name": f"{body['name']}_g{groups}_of{stay}"}
 
 
-def _body(kind: str, e: int, k: int, dtype: str, more: dict[str, Any]) -> Body:
+def _body(rule: str, kind: str, e: int, k: int, dtype: str, more: dict[str, Any]) -> Body:
     if k > e:
         raise BadUsage(f"moe top-k: cannot choose {k} of {e} experts.")
     return {
@@ -64,13 +65,14 @@ def _body(kind: str, e: int, k: int, dtype: str, more: dict[str, Any]) -> Body:
             "topk_weights": tensor(["T", "K"], "float32", "The chosen experts' weights."),
             "topk_ids": tensor(["T", "K"], "int32", "The chosen experts, ascending."),
         },
-        "reference": read_reference("moe_topk"),
+        "reference": read_reference(f"moe_topk_{rule}"),
         # Some kernels compute the scores in the logits' dtype.
         **({} if tag_of(dtype) == "fp32" else {"tolerance": {"topk_weights": TOLERANCE}}),
     }
 
 
 TOLERANCE = {"rtol": 0.016, "atol": 1e-3}
+EARLIER = ("e68135cf12fae1cc8d237b6648e80a81f57c7c02b8953132877fc46c867a50d1",)
 
 SOFTMAX = Family(
     name="moe_topk_softmax",
@@ -79,7 +81,8 @@ SOFTMAX = Family(
     options={"dtype": "bf16"},
     write=write_softmax,
     names=re.compile(r"moe_topk_softmax_(bf16|fp16|fp32)_e\d+_k\d+"),
-    source="moe_topk",
+    sources=("moe_topk_softmax",),
+    earlier=EARLIER,
 )
 
 GROUPED_SIGMOID = Family(
@@ -89,5 +92,6 @@ GROUPED_SIGMOID = Family(
     options={"dtype": "fp32"},
     write=write_grouped_sigmoid,
     names=re.compile(r"moe_topk_sigmoid_(bf16|fp16|fp32)_e\d+_k\d+_g\d+_of\d+"),
-    source="moe_topk",
+    sources=("moe_topk_grouped_sigmoid",),
+    earlier=EARLIER,
 )

@@ -75,5 +75,5 @@ FAMILY = Family(
     options={"dtype": "bf16", "prefix": True},
     write=write,
     names=re.compile(r"prefix_cached_block_causal(_fp16|_fp32)?_h\d+_d\d+(_prefix0)?"),
-    source="prefix_cached_block_causal",
+    sources=("prefix_cached_block_causal",),
 )

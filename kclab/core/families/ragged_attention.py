@@ -84,5 +84,5 @@ FAMILY = Family(
     options={"dtype": "bf16", "kv": None, "dv": None},
     write=write,
     names=re.compile(r"ragged_attention_(bf16|fp16|fp32)_h\d+_kv\d+_d\d+(_dv\d+)?"),
-    source="ragged_attention",
+    sources=("ragged_attention",),
 )

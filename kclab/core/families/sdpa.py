@@ -53,7 +53,7 @@ def write(h: int, d: int, dtype: str, kv: int | None, dv: int | None, mask: str)
         "outputs": {
             "O": tensor(["B", "H", "Sq", "Dv"], dtype_of(dtype), "The attention's output.")
         },
-        "reference": read_reference("sdpa"),
+        "reference": read_reference("sdpa" if mask == "none" else "sdpa_mask"),
         "capture": {"adapter": "torch"},
     }
 
@@ -98,5 +98,6 @@ FAMILY = Family(
     options={"dtype": "bf16", "kv": None, "dv": None, "mask": "none"},
     write=write,
     names=re.compile(r"sdpa_(bf16|fp16|fp32)_h\d+_kv\d+_d\d+(_dv\d+)?(_mask_(bool|float))?"),
-    source="sdpa",
+    sources=("sdpa", "sdpa_mask"),
+    earlier=("410b335782ace7fbb23a169465ff9eec73d7aa12475a30dd998e080af9e9b52e",),
 )

@@ -64,14 +64,14 @@ def test_sdpa_broadcasts_masks_as_torch_does(shape):
     allowed = (torch.rand(*shape) > 0.4) | (torch.arange(shape[-1]) == 0)
     for mask in (added, allowed):
         expected = scaled_dot_product_attention(q, k, v, mask.expand(2, 4, 5, 9), scale=1.5)
-        torch.testing.assert_close(sdpa()(q, k, v, False, 1.5, mask), expected)
+        torch.testing.assert_close(sdpa(mask="float")(q, k, v, False, 1.5, mask), expected)
 
 
 def test_sdpa_gives_zeros_to_a_query_that_may_look_nowhere():
     q, k, v = (heads(1, 4, n, 8, torch.float32) for n in (3, 4, 4))
     allowed = torch.ones(1, 1, 3, 4, dtype=torch.bool)
     allowed[..., 1, :] = False
-    got = sdpa()(q, k, v, False, 1.0, allowed)
+    got = sdpa(mask="bool")(q, k, v, False, 1.0, allowed)
     assert torch.equal(got[:, :, 1], torch.zeros(1, 4, 8))
     assert torch.isfinite(got).all()
 
@@ -83,12 +83,15 @@ def test_sdpa_without_keys_or_queries_gives_zeros_of_the_right_shape():
 
 
 def test_sdpa_in_row_blocks_equals_sdpa_at_once():
-    small = load_run(FAMILIES["sdpa"].make(h=4, d=8), SCORES=4 * 9 * 2)
+    few = {"SCORES": 4 * 9 * 2}
+    plain = load_run(FAMILIES["sdpa"].make(h=4, d=8), **few)
+    masked = load_run(FAMILIES["sdpa"].make(h=4, d=8, mask="float"), **few)
     q, k, v = (heads(1, 4, n, 8, torch.float64) for n in (5, 9, 9))
     mask = torch.randn(1, 1, 5, 9, dtype=torch.float64)
-    for causal, given in ((True, None), (False, mask)):
-        expected = scaled_dot_product_attention(q, k, v, given, is_causal=causal, scale=1.0)
-        torch.testing.assert_close(small(q, k, v, causal, 1.0, given), expected)
+    causal = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    torch.testing.assert_close(plain(q, k, v, True, 1.0), causal)
+    expected = scaled_dot_product_attention(q, k, v, mask, scale=1.0)
+    torch.testing.assert_close(masked(q, k, v, False, 1.0, mask), expected)
 
 
 def block_causal(prefix: bool, **constants: object):

@@ -80,7 +80,7 @@ def test_an_instance_has_its_name_and_is_known_by_it(name):
     definition = FAMILIES[family].make(**parameters)
     assert definition.name == name
     assert family_of(name) == family
-    assert definition.reference_sha256 == FAMILIES[family].reference_sha256
+    assert definition.reference_sha256 in FAMILIES[family].reference_sha256s
 
 
 @pytest.mark.parametrize("name", INSTANCES)
@@ -99,8 +99,7 @@ def test_a_reference_takes_the_inputs_in_order_and_imports_only_torch(name):
     family, parameters = INSTANCES[name]
     definition = FAMILIES[family].make(**parameters)
     names = list(inspect.signature(load_run(definition)).parameters)
-    assert names[: len(definition.inputs)] == list(definition.inputs)
-    inspect.signature(load_run(definition)).bind(*definition.inputs)
+    assert names == list(definition.inputs)
     imports = [
         n
         for n in ast.walk(ast.parse(definition.reference))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -38,8 +39,9 @@ def test_interface_fits_real_operands_and_reference_multiplies_them(precision: P
     }
     axes = definition.check_inputs(facts)
     assert axes["M"] == problem.m_padded
-    ordered = [given[name] for name in definition.inputs]
-    found = load_run(definition)(*ordered)
+    run = load_run(definition)
+    assert list(inspect.signature(run).parameters) == list(definition.inputs)
+    found = run(*[given[name] for name in definition.inputs])
     exact = exact_rows(problem, synthetic(problem, 2, "cpu"), torch.arange(problem.m))
     assert torch.allclose(found[: problem.m].float(), exact.float(), rtol=0.008, atol=1e-5)
 

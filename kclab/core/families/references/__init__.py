@@ -1,7 +1,9 @@
 """The families' reference sources: read as text, written into definitions, run only by replay.
 
-Each file stands alone (torch is its only import) and follows three rules:
+Each file stands alone (torch is its only import) and follows these rules:
 
+- `run` takes exactly the inputs of the definitions that carry it, in their order, none optional:
+  flashinfer-bench counts them.
 - Sizes come from the inputs, so one source serves every size of the family.
 - It computes in `torch.promote_types(x.dtype, torch.float32)` and names no floating dtype
   otherwise; each floating output has the dtype of the input that the docstring of `run` names.

@@ -1,4 +1,4 @@
-"""Scaled-dot-product attention: softmax(scale Q K^T + mask) V, softmax over the keys."""
+"""Scaled-dot-product attention: softmax(scale Q K^T) V, softmax over the keys."""
 
 import torch
 
@@ -7,18 +7,11 @@ SCORES = 1 << 25
 
 
 def run(
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    is_causal: bool,
-    scale: float,
-    mask: torch.Tensor | None = None,
+    Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, is_causal: bool, scale: float
 ) -> torch.Tensor:
     """Q [B, H, Sq, D], K [B, Hkv, Sk, D], V [B, Hkv, Sk, Dv]; output [B, H, Sq, Dv] in Q's dtype.
 
-    `mask` broadcasts to [B, H, Sq, Sk]: bool, true where a query may look, or floating, added to
-    the scaled scores. Causal means key <= query, both counted from 0. Query head h reads key head
-    h // (H / Hkv). A query that may look nowhere gets zeros.
+    Causal means key <= query, both counted from 0. Query head h reads key head h // (H / Hkv).
     """
     wide = torch.promote_types(Q.dtype, torch.float32)
     share = Q.shape[1] // max(1, K.shape[1])
@@ -29,14 +22,6 @@ def run(
     for start in range(0, Q.shape[2] if K.shape[2] else 0, rows):
         block = slice(start, min(start + rows, Q.shape[2]))
         scores = Q[:, :, block].to(wide) @ keys * scale
-        if mask is not None:
-            part = mask[..., block, :] if mask.shape[-2] > 1 else mask
-            hidden = float("-inf")
-            scores = (
-                scores.masked_fill(~part, hidden)
-                if part.dtype == torch.bool
-                else scores + part.to(wide)
-            )
         if is_causal:
             query = torch.arange(block.start, block.stop, device=Q.device)[:, None]
             later = torch.arange(K.shape[2], device=Q.device) > query

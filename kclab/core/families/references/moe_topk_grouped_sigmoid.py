@@ -1,4 +1,4 @@
-"""A mixture of experts' choice of experts and their weights."""
+"""A choice of experts and their weights by biased sigmoid, within the best groups of experts."""
 
 import torch
 
@@ -8,24 +8,19 @@ def run(
     top_k: int,
     renormalize: bool,
     routed_scaling_factor: float,
-    bias: torch.Tensor | None = None,
-    num_groups: int = 1,
-    top_groups: int = 1,
+    bias: torch.Tensor,
+    num_groups: int,
+    top_groups: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """logits [T, E]; (topk_weights [T, K] wide, topk_ids [T, K] int32).
+    """logits [T, E], bias [E]; (topk_weights [T, K] wide, topk_ids [T, K] int32).
 
-    Without a bias, as in Qwen3-MoE: softmax over the experts, the K largest. With bias [E], as
-    DeepSeek-V3's noaux_tc: sigmoid; the bias counts in the choice and not in the weights; of the
-    groups of experts, the `top_groups` whose two best have the largest sum stay; the K largest.
-
+    DeepSeek-V3's noaux_tc: the bias counts in the choice and not in the weights; of the groups of
+    experts, the `top_groups` whose two best have the largest sum stay; of those, the K largest.
     Equal scores go to the lower id. Experts come in ascending order of their ids.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    if bias is None:
-        wanted = scores = torch.softmax(logits.to(wide), dim=-1)
-    else:
-        scores = torch.sigmoid(logits.to(wide))
-        wanted = keep_groups(scores + bias.to(wide), num_groups, top_groups)
+    scores = torch.sigmoid(logits.to(wide))
+    wanted = keep_groups(scores + bias.to(wide), num_groups, top_groups)
     ids = largest(wanted, top_k).sort(dim=1).values
     weights = scores.gather(1, ids)
     if renormalize:
