@@ -11,7 +11,7 @@ import torch
 
 from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
-from kclab.fc2.backends import Refused
+from kclab.fc2.backends import Prepared, Refused
 from kclab.fc2.backends.cublaslt import CublasLt, LtGemm
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.lt_structs import STRUCTS
@@ -218,6 +218,45 @@ def test_clock_reads_device_time(cublaslt: CublasLt) -> None:
     assert clock.policy == "cold"
     assert clock.sample(lambda: gemm.run(prepared)) == pytest.approx(0.5, rel=0.01)
     assert cublaslt.clock(cold=False).policy == "hot"
+
+
+REFUSED_AT_ITS_RUN = AlgorithmConfig(66, 25, 35, 1, 0, 0, 1, 0, 2)
+
+
+def test_many_configs_are_prepared_and_fingerprinted_in_one_call(cublaslt: CublasLt) -> None:
+    gemm = opened(cublaslt)
+    wrong = AlgorithmConfig(66, 20, 35, cluster_shape=9)
+    found = gemm.launches([PLAIN, wrong, AlgorithmConfig(66, 20, 35, 2, 2, cluster_shape=2)])
+    first, refused, split = found
+    assert isinstance(first, Prepared) and isinstance(split, Prepared)
+    assert first.launch == gemm.fingerprint(gemm.prepare(PLAIN))
+    assert first.launch.fold != split.launch.fold
+    assert isinstance(refused, Refused) and "cluster shape is not supported" in str(refused)
+    gemm.run(split.algorithm)
+    rows = torch.arange(gemm.problem.m)
+    assert torch.equal(gemm.output[: gemm.problem.m], exact_rows(gemm.problem, gemm.operands, rows))
+
+
+def test_a_config_that_refuses_when_it_launches_says_so_among_many(cublaslt: CublasLt) -> None:
+    _, refused = opened(cublaslt).launches([PLAIN, REFUSED_AT_ITS_RUN])
+    assert isinstance(refused, Refused) and "NOT_SUPPORTED" in str(refused)
+
+
+def test_a_series_times_each_run_of_its_order(cublaslt: CublasLt) -> None:
+    gemm = opened(cublaslt)
+    configs = [PLAIN, AlgorithmConfig(66, 24, 35, cluster_shape=2)]
+    prepared = [gemm.prepare(config) for config in configs]
+    order = [0, 1, 1] * 50  # more than may be under way at once
+    took = cublaslt.clock(cold=True).series(gemm, prepared, order)
+    assert took[::3] == pytest.approx([0.5] * 50, rel=0.01)
+    assert took[1::3] + took[2::3] == pytest.approx([0.6] * 100, rel=0.01)
+
+
+def test_a_series_goes_on_after_a_refusal(cublaslt: CublasLt) -> None:
+    gemm = opened(cublaslt)
+    prepared = [gemm.prepare(PLAIN), gemm.prepare(REFUSED_AT_ITS_RUN)]
+    took = cublaslt.clock(cold=True).series(gemm, prepared, [0, 1, 0])
+    assert took == [pytest.approx(0.5, rel=0.01), None, pytest.approx(0.5, rel=0.01)]
 
 
 def test_no_device_is_said(fake_environment: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from kclab.fc2.backends import Candidate, Check, Launch, Prepared, Refused
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.operands import dequantise
 from kclab.fc2.problem import Problem
+from kclab.fc2.threads import threads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,11 +124,11 @@ class CpuGemm:
 
     def _all(self) -> list[AlgorithmConfig]:
         found = []
-        for threads in THREADS:
-            found.append(AlgorithmConfig(WHOLE, custom_option=threads))
-            found += [AlgorithmConfig(BLOCKED, rows, custom_option=threads) for rows in ROW_BLOCKS]
+        for count in THREADS:
+            found.append(AlgorithmConfig(WHOLE, custom_option=count))
+            found += [AlgorithmConfig(BLOCKED, rows, custom_option=count) for rows in ROW_BLOCKS]
             found += [
-                AlgorithmConfig(SPLIT, 0, 0, slices, scheme, custom_option=threads)
+                AlgorithmConfig(SPLIT, 0, 0, slices, scheme, custom_option=count)
                 for slices in SPLITS
                 for scheme in (IN_FP32, IN_BF16)
             ]
@@ -179,7 +179,7 @@ class CpuGemm:
         if self._needs(prepared) > self.workspace_bytes:
             raise Refused(f"needs {self._needs(prepared)} bytes of workspace")
         decoded = self._decoded if operands is None else dequantise(self.problem, operands)
-        with _threads(prepared.custom_option):
+        with threads(prepared.custom_option):
             self._multiply(prepared, *decoded)
 
     def _multiply(
@@ -210,15 +210,3 @@ def _split_k(config: AlgorithmConfig, activation: Tensor, weight: Tensor) -> Ten
         sums = part if sums is None else sums + part
     assert sums is not None
     return sums
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if count:
-            torch.set_num_threads(before)

@@ -11,12 +11,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from kclab.fc2.backends import Candidate
 from kclab.fc2.config import NAMES, AlgorithmConfig
+from kclab.fc2.threads import threads
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EFFECTS = (
     ("algorithm_id", "tile_id"),
@@ -37,8 +42,6 @@ EXPLORED = 0.25
 """Share of each choice that is drawn at random: what the sum of effects misses."""
 FIT_SERVES = 1024
 """Configs that one fit chooses at most."""
-BASE = 1 << 12
-"""More than any of the nine numbers reaches for the fields above."""
 
 
 class Order(Protocol):
@@ -94,10 +97,12 @@ class Plan:
         self._draw = draw
         self._places = {candidate.config: i for i, candidate in enumerate(candidates)}
         configs = [*self._places, *(config for config, _ in known)]
-        rows = torch.tensor([config.key for config in configs]).reshape(-1, len(NAMES))
-        self._groups = [_numbered(rows, names) for names in EFFECTS]
-        self._untried = torch.zeros(len(configs), dtype=torch.bool)
-        self._untried[: len(candidates)] = True
+        rows = torch.tensor(list(chain.from_iterable(config.key for config in configs)))
+        rows = rows.reshape(-1, len(NAMES)).long()
+        with threads(1):
+            self._groups = [_numbered(rows, names) for names in EFFECTS]
+        self._sizes = [int(group.max()) + 1 if len(group) else 1 for group in self._groups]
+        self._untried = torch.arange(len(configs)) < len(candidates)
         self._queue: list[int] = []
         self._seen: list[int] = []
         self._logs: list[float] = []
@@ -128,44 +133,48 @@ class Plan:
     def _choose(self, count: int) -> list[int]:
         untried = self._untried.nonzero().reshape(-1)
         explored = count if not self._seen else max(int(count * EXPLORED), 1)
-        order = self._promise()[untried].argsort(descending=True)
-        best = untried[order[: count - explored]].tolist()
-        rest = untried[order[count - explored :]].tolist()
+        # Waking a pool of threads costs more than these sums.
+        with threads(1):
+            ordered = untried[self._promise()[untried].argsort(descending=True)].tolist()
+        best, rest = ordered[: count - explored], ordered[count - explored :]
         chosen: list[int] = best + self._draw.sample(rest, min(explored, len(rest)))
         self._untried[torch.tensor(chosen, dtype=torch.int64)] = False
         self._draw.shuffle(chosen)
         return chosen
 
-    def _promise(self) -> torch.Tensor:
-        """float32 [configs]: the expected log ratio of each."""
+    def _promise(self) -> Tensor:
+        """float64 [configs]: the expected log ratio of each."""
+        total = torch.zeros(len(self._untried), dtype=torch.float64)
         if not self._seen:
-            return torch.zeros(len(self._untried))
+            return total
+        logs = torch.tensor(self._logs, dtype=torch.float64)
+        left_over = logs - logs.mean()
         seen = torch.tensor(self._seen)
-        logs = torch.tensor(self._logs, dtype=torch.float32)
-        mean = logs.mean()
-        left_over = logs - mean
-        effects = [torch.zeros(int(group.max()) + 1) for group in self._groups]
+        own = [group[seen] for group in self._groups]
+        effects = [torch.zeros(size, dtype=torch.float64) for size in self._sizes]
         for _ in range(SWEEPS):
-            for number, group in enumerate(self._groups):
-                own = group[seen]
-                partial = left_over + effects[number][own]
-                effects[number] = _shrunk_means(own, partial, len(effects[number]))
-                left_over = partial - effects[number][own]
-        total = mean.repeat(len(self._untried))
+            for number, groups in enumerate(own):
+                partial = left_over + effects[number][groups]
+                effects[number] = _shrunk_means(groups, partial, len(effects[number]))
+                left_over = partial - effects[number][groups]
         for effect, group in zip(effects, self._groups, strict=True):
             total += effect[group]
         return total
 
 
-def _shrunk_means(groups: torch.Tensor, values: torch.Tensor, count: int) -> torch.Tensor:
-    sums = torch.zeros(count).index_add_(0, groups, values)
-    sizes = torch.zeros(count).index_add_(0, groups, torch.ones_like(values))
-    return sums / (sizes + SHRINK)
+def _shrunk_means(groups: Tensor, values: Tensor, count: int) -> Tensor:
+    sums = torch.bincount(groups, values, count)
+    means: Tensor = sums / (torch.bincount(groups, minlength=count) + SHRINK)
+    return means
 
 
-def _numbered(rows: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
-    """int64 [n]: which combination of the named numbers each row has, counted from 0."""
+def _numbered(rows: Tensor, names: Sequence[str]) -> Tensor:
+    """int64 [n]: a number for the combination that each row has of the named numbers.
+
+    Combinations that are nowhere get numbers too: at most some ten thousand, and no sorting.
+    """
     code = torch.zeros(len(rows), dtype=torch.int64)
     for name in names:
-        code = code * BASE + rows[:, NAMES.index(name)]
-    return torch.unique(code, return_inverse=True)[1]
+        column = rows[:, NAMES.index(name)]
+        code = code * (int(column.max()) + 1) + column if len(rows) else code
+    return code
