@@ -57,6 +57,7 @@ class StateBounds:
     """Bounds of `gdn_prefill_state`, each against the engine's own magnitude."""
 
     relative_rms: float = 0.01
+    """RMS error over the engine's RMS; a row's own `relative_rms` takes the larger side's."""
     relative_max: float = 0.015
     head_relative_rms: float = 0.02
 

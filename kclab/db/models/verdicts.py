@@ -70,7 +70,7 @@ class ReplayOutput(SQLModel, table=True):
     max_abs: float | None = real(default=None)
     rms: float | None = real(default=None)
     relative_rms: float | None = real(default=None)
-    """RMS error over RMS of the engine's output."""
+    """RMS error over the larger RMS of the two sides: 1 where one of them is all zeros."""
     worst_index: str | None = text(default=None)
     """JSON list: the element with the largest error, or the first non-finite one."""
     worst_engine: str | None = text(default=None)
