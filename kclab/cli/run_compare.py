@@ -32,14 +32,16 @@ COLUMNS = (
     Column("after", wide=True),
     *(Column(key, hidden=True) for key in ("gain", "gain_low", "gain_high", "noise", "basis")),
     Column("told_gain", "gain", sparse=True),
+    Column("told_noise", "noise", sparse=True),
     Column("plot", "1 = before", sparse=True),
     Column("verdict", hidden=True),
 )
-DERIVED = ("told_gain", "plot")
+DERIVED = ("told_gain", "told_noise", "plot")
 """Columns of the table alone."""
 
-PLOT_FROM = 120
-"""Terminals narrower than this get no plot."""
+WIDE = ("told_noise", "plot")
+WIDE_FROM = 120
+"""Narrower terminals get no plot and no noise floor."""
 
 
 def print_comparison(
@@ -87,14 +89,29 @@ def is_regression(one: Compared, share: float | None) -> bool:
 
 def print_changes(found: Sequence[Compared], form: Format) -> None:
     """The changes as a table, with plots where there is room; or as JSON or CSV."""
+    table = form is Format.TABLE
+    left_out = DERIVED if not table else WIDE if console().width < WIDE_FROM else ()
+    print_rows(
+        told_rows(found) if table else [change_row(one) for one in found],
+        [column for column in COLUMNS if column.key not in left_out],
+        form,
+        empty="nothing changed.",
+    )
+
+
+def told_rows(found: Sequence[Compared]) -> list[dict[str, Any]]:
+    """The changes as a table's rows: gains in words, and as intervals on a shared axis."""
+    reach = axis_reach([one.gain_low for one in found] + [one.gain_high for one in found])
     rows = [change_row(one) for one in found]
-    columns = [c for c in COLUMNS if form is Format.TABLE or c.key not in DERIVED]
-    if form is Format.TABLE:
-        reach = axis_reach([one.gain_low for one in found] + [one.gain_high for one in found])
-        wide = console().width >= PLOT_FROM
-        for row in rows:
-            row |= {"told_gain": told_gain(row), "plot": told_plot(row, reach) if wide else None}
-    print_rows(rows, columns, form, empty="nothing changed.")
+    return [
+        {
+            **row,
+            "told_gain": told_gain(row),
+            "told_noise": None if row["noise"] is None else f"{row['noise'] * 100:.1f} %",
+            "plot": told_plot(row, reach),
+        }
+        for row in rows
+    ]
 
 
 def told_gain(row: Mapping[str, Any]) -> str | None:

@@ -160,6 +160,20 @@ class KclabApp(App[None]):
         if isinstance(screen, RunsScreen):
             screen.filter_by(**words)
 
+    async def sort_runs(self, order: str) -> None:
+        """Go to the runs and sort them, by a key of `kclab.db.queries.run_pages.ORDERS`."""
+        await self._to_runs()
+        screen = self.screen
+        if isinstance(screen, RunsScreen):
+            screen.sort_by(order)
+
+    async def compare_runs(self) -> None:
+        """Go to the runs and compare the marked ones."""
+        await self._to_runs()
+        screen = self.screen
+        if isinstance(screen, RunsScreen):
+            screen.action_compare()
+
     async def open_run(self, uuid: str) -> None:
         """Go to the runs and open one."""
         await self._to_runs()

@@ -9,31 +9,35 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.text import Text
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from kclab.cli.run_compare import change_row, environment_changes, told_value
+from kclab.cli.run_compare import environment_changes, told_rows, told_value
 from kclab.cli.show import short, short_run
 from kclab.cli.table import printable
 from kclab.db.queries.compared import Change, Compared, told_counts
 from kclab.db.queries.run_compare import compare_runs
 from kclab.db.queries.run_diff import run_differences, run_facts
 from kclab.db.queries.runs import find_run
-from kclab.tui.rows import ListedRows, Row
+from kclab.tui.rows import ListedRows
 from kclab.tui.screen import LabScreen
 from kclab.tui.table import Field, RowTable
 
 FIELDS = (
-    Field("change", "change", 8),
-    Field("kind", "kind", 7, room=110),
+    Field("change", "change", 9),
+    Field("kind", "kind", 7, room=140),
     Field("name", "definition", 14, grow=True, tail=True),
-    Field("workload", "workload", 8, show=short, room=90),
-    Field("place", "where", 14, grow=True, tail=True),
-    Field("step", "step", 4, right=True, room=76),
-    Field("rank", "rank", 4, right=True, room=120),
-    Field("before", "before", 14, grow=True),
-    Field("after", "after", 14, grow=True),
+    Field("workload", "workload", 8, show=short, room=90, sparse=True),
+    Field("place", "where", 14, grow=True, tail=True, sparse=True),
+    Field("step", "step", 4, right=True, room=76, sparse=True),
+    Field("rank", "rank", 4, right=True, room=120, sparse=True),
+    Field("before", "before", 10, grow=True),
+    Field("after", "after", 10, grow=True),
+    Field("told_gain", "gain", 24, sparse=True),
+    Field("told_noise", "noise", 6, sparse=True, room=100),
+    Field("plot", "1 = before", 21, sparse=True, room=120),
 )
 
 DIFF_FIELDS = (
@@ -109,7 +113,10 @@ class CompareScreen(PairScreen):
 
     ABOUT = (
         "What became of each verdict, capture and timing from run A to run B, the worst first. "
-        "Differences of the environment are named on top, since they may explain the rest."
+        "Differences of the environment are named on top, since they may explain the rest. gain: "
+        "how much faster B is, with its 95 % interval; undecided, where neither a change nor "
+        "sameness is proven; noise, what a difference must exceed. Enter leads to the definition's "
+        "verdicts in B, or to the run itself."
     )
     TABLE = FIELDS
     EMPTY = "nothing changed"
@@ -118,10 +125,20 @@ class CompareScreen(PairScreen):
         """Compare."""
         self.asked(lambda c: _compare(c, self.first, self.second), self._show)
 
+    @on(RowTable.Chosen)
+    def _chosen(self, event: RowTable.Chosen) -> None:
+        from kclab.tui.run import RunScreen
+        from kclab.tui.verdicts import VerdictsScreen
+
+        row = event.row
+        run = self.first if row["after"] is None else self.second
+        if row["kind"] == "verdict":
+            self.app.push_screen(VerdictsScreen(definition=row["name"], run=run))
+        else:
+            self.app.push_screen(RunScreen(run))
+
     def _show(self, found: Comparison) -> None:
-        rows: list[Row] = [
-            change_row(one) for one in found.found if self.everything or one.change is not _SAME
-        ]
+        rows = told_rows([one for one in found.found if self.everything or one.change is not _SAME])
         self.query_one(RowTable).show(ListedRows(rows))
         lines = []
         if found.environments:
@@ -151,13 +168,22 @@ def _compare(connection: sqlite3.Connection, first: str, second: str) -> Compari
 class DiffScreen(PairScreen):
     """What differs between two runs in parameters and environment."""
 
-    ABOUT = "How the two runs were started and where they ran, as far as that differs."
+    ABOUT = (
+        "How the two runs were started and where they ran, as far as that differs. Enter shows "
+        "both values whole."
+    )
     TABLE = DIFF_FIELDS
     EMPTY = "the two runs do not differ"
 
     def read(self) -> None:
         """Compare what the runs were given."""
         self.asked(lambda c: _differences(c, self.first, self.second, self.everything), self._show)
+
+    @on(RowTable.Chosen)
+    def _chosen(self, event: RowTable.Chosen) -> None:
+        row = event.row
+        told = f"A {told_value(row['a'])}\nB {told_value(row['b'])}"
+        self.notify(printable(told), title=row["name"], timeout=20, markup=False)
 
     def _show(self, rows: list[dict[str, Any]]) -> None:
         self.query_one(RowTable).show(ListedRows(rows))

@@ -44,6 +44,8 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,f1,enter", "dismiss", "Close"),
         Binding("down,j", "scroll(1)", show=False),
         Binding("up,k", "scroll(-1)", show=False),
+        Binding("pagedown,space", "scroll(16)", show=False),
+        Binding("pageup", "scroll(-16)", show=False),
     ]
 
     def __init__(self, title: str, about: str, keys: Keys, *, lists: bool) -> None:
@@ -58,6 +60,7 @@ class HelpScreen(ModalScreen[None]):
         parts += _keys("everywhere", EVERYWHERE)
         with VerticalScroll() as box:
             box.border_title = self._title
+            box.border_subtitle = "↓ more · esc closes"
             yield Static(Group(*parts))
 
     def action_scroll(self, lines: int) -> None:

@@ -1,4 +1,4 @@
-"""What the command palette offers besides Textual's own: places, filters, runs by name."""
+"""What the command palette offers besides Textual's own: places, filters, orders, runs by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from kclab.cli.show import short_run, show_time
+from kclab.db.queries.run_pages import ORDERS
 from kclab.db.queries.runs import RunFilter, list_runs
 from kclab.tui.bars import PLACES
 
@@ -31,7 +32,7 @@ FOUND_RUNS = 8
 
 
 class LabCommands(Provider):
-    """Places and filters."""
+    """Places, filters and orders."""
 
     @property
     def lab(self) -> KclabApp:
@@ -44,6 +45,9 @@ class LabCommands(Provider):
         for name, words in FILTERS:
             told = ", ".join(f"{k} {v}" for k, v in words.items()) or "no filter"
             yield name, told, partial(self.lab.show_runs, **words)
+        for order in ORDERS:
+            yield f"Sort runs by {order}", "keys s, S", partial(self.lab.sort_runs, order)
+        yield "Compare the marked runs", "key c", self.lab.compare_runs
         yield "Open the last run", "the newest one", partial(self.lab.open_run, "last")
 
     async def discover(self) -> Hits:

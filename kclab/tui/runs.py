@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import on
@@ -14,7 +15,7 @@ from kclab.cli.show import counted, short_run, show_time
 from kclab.core.errors import KclabError
 from kclab.core.units import format_duration
 from kclab.core.when import local_time
-from kclab.db.queries.run_pages import RunListing, count_running, run_words
+from kclab.db.queries.run_pages import ORDERS, RunListing, count_running, run_words
 from kclab.db.queries.runs import RunFilter
 from kclab.tui.rows import PagedRows
 from kclab.tui.run_filter import FilterBar, filter_of
@@ -34,8 +35,12 @@ FIELDS = (
 )
 
 
+SORTED_FIELDS = {"started": "started_us", "took": "took_us"}
+"""Orders whose field has another key."""
+
+
 class RunsScreen(LabScreen):
-    """Every run, newest first."""
+    """Every run, newest first unless sorted otherwise."""
 
     PLACE = "runs"
     ABOUT = (
@@ -43,7 +48,9 @@ class RunsScreen(LabScreen):
         "The list follows the database as it changes.\n\n"
         "The filter's words: command and status may be beginnings, several by commas; tags must "
         "all be there; since takes yesterday, 2h, 3 days ago, 2026-11-29; text is looked for in "
-        "the uuid, the summary, the note, the host and what was typed. Right arrow completes."
+        "the uuid, the summary, the note, the host and what was typed. Right arrow completes.\n\n"
+        "The column with an arrow is what the list is sorted by: ▾ the largest first, ▴ the least. "
+        "Runs that are equal in it come newest first."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -64,6 +71,8 @@ class RunsScreen(LabScreen):
             tooltip="filter by command; tab goes on to status, tag, since",
         ),
         Binding("x", "clear_filter", "Clear", show=False),
+        Binding("s", "sort", "Sort"),
+        Binding("S", "turn", "Other way round", show=False),
         Binding("space", "mark", "Mark", key_display="␣"),
         Binding("c", "compare", "Compare"),
         Binding("d", "diff", "Diff"),
@@ -75,6 +84,7 @@ class RunsScreen(LabScreen):
         self._known: dict[str, list[str]] = {"commands": [], "tags": []}
         self._rows: PagedRows | None = None
         self._wanted = RunFilter()
+        self._turned = False
         self._live = 0
 
     def body(self) -> Iterable[Widget]:
@@ -114,13 +124,16 @@ class RunsScreen(LabScreen):
         if self._rows is not None:
             self._rows.stop()
         self._wanted = wanted
-        self._rows = PagedRows(self.pages, RunListing(wanted), self._changed, self.failed)
+        listing = RunListing(wanted, self._turned)
+        self._rows = PagedRows(self.pages, listing, self._changed, self.failed)
         self._rows.start()
 
     def _changed(self, moved: int) -> None:
         if not self.is_mounted or self._rows is None:
             return
         if self.table.rows is not self._rows:
+            sort = self._wanted.sort
+            self.table.sorted_by = (SORTED_FIELDS.get(sort, sort), ORDERS[sort] is not self._turned)
             self.table.show(self._rows)
         else:
             self.table.rows_changed(moved)
@@ -130,7 +143,7 @@ class RunsScreen(LabScreen):
         if self._rows is None or not self._rows.surveyed:
             return
         parts = [counted(self._rows.total, "run")]
-        if self._wanted != RunFilter():
+        if self._wanted != RunFilter(sort=self._wanted.sort):
             parts[0] += " matching"
         if self._wanted.since_us is not None:
             parts.append(f"since {local_time(self._wanted.since_us):%Y-%m-%d %H:%M}")
@@ -148,6 +161,7 @@ class RunsScreen(LabScreen):
         except KclabError as error:
             self.failed(error)
             return
+        wanted = replace(wanted, sort=self._wanted.sort)
         if wanted != self._wanted:
             self._list(wanted)
         else:
@@ -167,6 +181,11 @@ class RunsScreen(LabScreen):
         """Filter by these words alone."""
         self.query_one(FilterBar).fill(**words)
 
+    def sort_by(self, order: str) -> None:
+        """Sort by a key of ORDERS, in its own direction."""
+        self._turned = False
+        self._list(replace(self._wanted, sort=order))
+
     def action_filter(self, name: str) -> None:
         """Go to one of the filter's words."""
         self.set_focus(self.query_one(f"#{name}"))
@@ -183,6 +202,17 @@ class RunsScreen(LabScreen):
         """Show every run."""
         self.filter_by()
         self.set_focus(self.table)
+
+    def action_sort(self) -> None:
+        """Sort by the next column: started, took, command, status."""
+        orders = [*ORDERS]
+        place = orders.index(self._wanted.sort) + 1
+        self.sort_by(orders[place % len(orders)])
+
+    def action_turn(self) -> None:
+        """Sort the other way round."""
+        self._turned = not self._turned
+        self._list(self._wanted)
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, or take its mark off; a third mark replaces the first."""

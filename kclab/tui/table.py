@@ -45,6 +45,8 @@ class Field:
     """Shown only where the table is at least this wide."""
     cell: bool = False
     """May be walked to, in a table with a cell cursor."""
+    sparse: bool = False
+    """Left out where no row has it; for rows that are all here."""
 
 
 class RowTable(ScrollView, can_focus=True):
@@ -104,11 +106,14 @@ class RowTable(ScrollView, can_focus=True):
         """Whether there was anything to show yet; until then it says that it reads."""
         self.marks: Mapping[str, str] = {}
         """uuid of a row to the letter before it."""
+        self.sorted_by: tuple[str, bool] | None = None
+        """The key of the field that the rows are sorted by, and whether the least comes first."""
         self._layout: list[tuple[Field, int]] = []
 
     def show(self, rows: Rows, *, keep_cursor: bool = False) -> None:
         """Show other rows, from the first one unless `keep_cursor`."""
         self.rows, self.ready = rows, True
+        self._fit()
         if not keep_cursor:
             self.cursor = 0
             self.scroll_to(y=0, animate=False, force=True)
@@ -175,9 +180,20 @@ class RowTable(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Fit the columns, and keep the cursor in view."""
-        self._layout = fitted(self.fields, self.scrollable_content_region.width - MARK)
+        self._fit()
         self.virtual_size = Size(self.size.width, self.rows.total + 1)
         self.watch_cursor()
+
+    def _fit(self) -> None:
+        filled = self.fields
+        if isinstance(self.rows, ListedRows):
+            rows = self.rows.rows
+            filled = [
+                field
+                for field in self.fields
+                if not field.sparse or any(row.get(field.key) is not None for row in rows)
+            ]
+        self._layout = fitted(filled, self.scrollable_content_region.width - MARK)
 
     def render_line(self, y: int) -> Strip:
         """One line of the view: the heading, a row, or nothing."""
@@ -203,9 +219,14 @@ class RowTable(ScrollView, can_focus=True):
 
     def _heading(self) -> list[tuple[str, Style]]:
         return [(" " * MARK, Style())] + [
-            (aligned(field.title, width, field) + " " * gap(field), Style())
+            (aligned(self._title(field), width, field) + " " * gap(field), Style())
             for field, width in self._layout
         ]
+
+    def _title(self, field: Field) -> str:
+        if self.sorted_by is None or self.sorted_by[0] != field.key:
+            return field.title
+        return field.title + ("▴" if self.sorted_by[1] else "▾")
 
     def _cells(self, row: Row, index: int) -> list[tuple[str, Style]]:
         mark = self.marks.get(row.get("uuid", ""), "")

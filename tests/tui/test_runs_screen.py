@@ -19,6 +19,7 @@ from kclab.tui.compare import CompareScreen, DiffScreen
 from kclab.tui.run import RunScreen
 from kclab.tui.runs import RunsScreen
 from kclab.tui.table import RowTable
+from kclab.tui.verdicts import VerdictsScreen
 from tests.cli.sample import CAPTURE_A, CAPTURE_B, DEAD, NOW_US, REPLAY_B
 from tests.tui.driving import settled, typed
 from tests.tui.test_paging import add_runs
@@ -101,6 +102,59 @@ async def test_clearing_the_filter_shows_every_run(lab: Store) -> None:
         assert told(app) == "10 runs"
 
 
+def spread_durations(store: Store) -> None:
+    """No two runs take equally long, and not in the order in which they started."""
+    with closing(store.write()) as connection, writing(connection):
+        connection.execute(
+            "UPDATE run SET finished_us = started_us + (id * 7 % 11 + 1) * 1000000"
+            " WHERE finished_us IS NOT NULL"
+        )
+
+
+def column(app: KclabApp, key: str) -> list[Any]:
+    """One field of every row of the list."""
+    rows = app.screen.query_one(RowTable).rows
+    return [row[key] for i in range(rows.total) if (row := rows.row(i)) is not None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "descending", "sorted_by"),
+    [
+        ("", "started_us", True, ("started_us", False)),
+        ("s", "took_us", True, ("took_us", False)),
+        ("sS", "took_us", False, ("took_us", True)),
+        ("ss", "command", False, ("command", True)),
+        ("ssss", "started_us", True, ("started_us", False)),
+        ("S", "started_us", False, ("started_us", True)),
+    ],
+)
+async def test_keys_sort_the_runs(
+    lab: Store, keys: str, key: str, descending: bool, sorted_by: tuple[str, bool]
+) -> None:
+    spread_durations(lab)
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press(*keys)
+        app = await settled(pilot)
+        assert column(app, key) == sorted(column(app, key), reverse=descending)
+        assert len(listed(app)) == 10
+        assert app.screen.query_one(RowTable).sorted_by == sorted_by
+
+
+async def test_filter_keeps_the_order_and_is_still_called_one(lab: Store) -> None:
+    spread_durations(lab)
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press("s", "slash")
+        app = await typed(pilot, "capt")
+        assert told(app) == "4 runs matching"
+        assert column(app, "took_us") == sorted(column(app, "took_us"), reverse=True)
+        await pilot.press("escape", "x")
+        app = await typed(pilot, "g")
+        assert told(app) == "10 runs"
+        assert column(app, "took_us") == sorted(column(app, "took_us"), reverse=True)
+
+
 async def test_key_typed_right_behind_the_slash_is_text_and_does_not_quit(lab: Store) -> None:
     async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
         app = await settled(pilot)
@@ -133,6 +187,38 @@ async def test_one_mark_goes_with_the_run_under_the_cursor(lab: Store) -> None:
         app = await settled(pilot)
         assert isinstance(app.screen, DiffScreen)
         assert (app.screen.first, app.screen.second) == (CAPTURE_A, CAPTURE_B)
+
+
+async def test_compared_verdict_leads_to_its_definitions_verdicts(lab: Store) -> None:
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press(*["down"] * 6, "space", "up", "up", "space", "c")
+        await settled(pilot)
+        await pilot.press("enter")
+        app = await settled(pilot)
+        assert isinstance(app.screen, VerdictsScreen)
+        assert told(app) == "2 verdicts · dense_gemm_bf16_nt_n64_k32 · run 019ad3f3-0002"
+
+
+async def test_compared_timings_show_gain_and_interval(lab: Store) -> None:
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press(*["down"] * 4, "space", "up", "up", "space", "c")
+        app = await settled(pilot)
+        line = app.screen.query_one(RowTable).render_line(1).text
+        assert line.split()[:3] == ["worse", "replay", "4000"]
+        assert line.rstrip().endswith("-8.8 % (-10.5 … -7.1)")
+
+
+async def test_difference_that_is_cut_is_told_whole(lab: Store) -> None:
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press(*["down"] * 8, "space", "up", "up", "d")
+        await settled(pilot)
+        await pilot.press("enter")
+        app = await settled(pilot)
+        (toast,) = app._notifications
+        assert toast.message.startswith("A ") and "\nB " in toast.message
 
 
 async def test_compare_without_marks_says_what_to_do(lab: Store) -> None:
@@ -220,3 +306,17 @@ async def test_palette_opens_a_run_by_its_text(lab: Store) -> None:
         app = await settled(pilot)
         await pilot.pause(0.3)
         assert isinstance(app.screen, RunScreen) and app.screen.uuid == REPLAY_B
+
+
+async def test_palette_sorts_the_runs_from_anywhere(lab: Store) -> None:
+    spread_durations(lab)
+    async with KclabApp(lab).run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await pilot.press("3", "ctrl+p")
+        await typed(pilot, "Sort runs by took")
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        app = await settled(pilot)
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, RunsScreen)
+        assert column(app, "took_us") == sorted(column(app, "took_us"), reverse=True)

@@ -15,8 +15,10 @@ SIZES = {"80x24": (80, 24), "120x36": (120, 36)}
 SCREENS = {
     "runs": (),
     "runs-marked": ("space", "down", "space"),
+    "runs-by-duration": ("s", "down"),
     "run": (*["down"] * 5, "enter"),
     "compare": (*["down"] * 8, "space", "up", "up", "space", "c"),
+    "compare-timings": (*["down"] * 4, "space", "up", "up", "space", "c"),
     "diff": (*["down"] * 8, "space", "up", "up", "space", "d"),
     "replay": ("2",),
     "verdicts": ("2", "down", "down", "enter"),
