@@ -43,8 +43,13 @@ class Report:
     """All of them, newest first."""
     verdicts: list[Row]
     failures: list[Row]
-    """Verdicts with their outputs; `regressed` where the same passed before."""
+    """The first verdicts with their outputs; `regressed` where the same passed before."""
+    failed: int
+    regressed: int
+    """How many there are of each."""
     errors: list[Row]
+    """The newest."""
+    error_count: int
     series: list[Series]
     best: list[Row]
     """FC2 results by workload and budget, of the workloads that the period measured."""
@@ -58,8 +63,8 @@ class Report:
         return [one for one in self.series if one.slower]
 
     @property
-    def regressed(self) -> list[Row]:
-        """Failures of what passed before."""
+    def regressions(self) -> list[Row]:
+        """Failures of what passed before, as far as they are written out."""
         return [one for one in self.failures if one["regressed"]]
 
     @property
@@ -85,13 +90,16 @@ def gather(connection: sqlite3.Connection, period: Period) -> Report:
     series = timing_series(connection, period)
     measured = {point["workload"] for one in series for point in one.points[-1:]} - {None}
     best = [row for row in best_steps(connection, BUDGETS) if row["workload"] in measured]
-    results = [row["result_id"] for row in best][:STRIPS_SHOWN]
+    results = [row["result_id"] for row in best if not row["is_control"]][:STRIPS_SHOWN]
+    failed = failed_verdicts(connection, period)
     return Report(
         period,
         runs,
         verdict_counts(connection, period),
-        [_failure(connection, row) for row in failed_verdicts(connection, period, FAILURES_SHOWN)],
-        period_errors(connection, period, ERRORS_SHOWN),
+        [_failure(connection, row) for row in failed[:FAILURES_SHOWN]],
+        len(failed),
+        sum(row["regressed"] for row in failed),
+        *period_errors(connection, period, ERRORS_SHOWN),
         series,
         best,
         {result: result_samples(connection, result) for result in results},

@@ -76,6 +76,8 @@ def _facts(report: Report, store: str) -> dict[str, Any]:
         "until": report.period.until_us,
         "best": best,
         "axis": svg.bounds_of(row[name] for row in best for name in names),
+        "drawn": len(report.samples),
+        "drawable": len({row["result_id"] for row in best if not row["is_control"]}),
         "shown_runs": report.runs[:RUNS_SHOWN],
         "histories": report.histories[:SERIES_SHOWN],
         "points_shown": POINTS_SHOWN,

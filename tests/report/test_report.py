@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kclab.db.store import Store
-from tests.cli.sample import EMPTY
+from tests.cli.sample import EMPTY, NOW_US
 from tests.conftest import Cli
 from tests.report.sample import NASTY, fill_report
 
@@ -93,7 +93,7 @@ def test_without_a_slow_down_none_is_told(store: Store, fixed_clock: None, invok
 
 def test_a_failure_shows_its_worst_element_and_the_oracle(page: str) -> None:
     text = section(page, "failures")
-    assert "7 of 512 0.25 0.02 [3, 17] 1.75 1.5 engine off engine 41, reference 0.5 ulp" in text
+    assert "7 of 512 0.25 0.02 [3, 17] 1.75 1.5 engine off; engine 41, reference 0.5 ulp" in text
 
 
 def test_results_are_drawn_with_their_intervals(page: str) -> None:
@@ -146,6 +146,59 @@ def test_markdown_of_all_tables_is_rectangular(reported: Store, invoke: Cli) -> 
     for block in invoke("report", "-f", "md").out.split("\n\n"):
         rows = [line for line in block.splitlines() if line.startswith("|")]
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1
+
+
+def crowd(store: Store) -> None:
+    """More of everything than a page has room for: 45 failures of what passed, 45 errors, 72 runs,
+    30 series of 75 measurements.
+    """
+    with closing(sqlite3.connect(store.database)) as connection, connection:
+        connection.execute("DELETE FROM replay")
+        connection.executemany(
+            "INSERT INTO run(uuid, command, status, started_us, heartbeat_us, pid, environment_id,"
+            " argv, params) VALUES (?, 'replay', 'passed', ?, 0, 1, 1, '[]', '{}')",
+            [(f"{n:08x}-3333-7000-8000-000000000000", NOW_US - n) for n in range(72)],
+        )
+        connection.executemany(
+            "INSERT INTO replay(run_id, subject, definition, status, imported, started_us)"
+            " VALUES (3, ?, 'rope_d128', ?, 0, ?)",
+            [
+                (f"{n}", status, at)
+                for n in range(45)
+                for at, status in ((1, "passed"), (2, "failed"))
+            ],
+        )
+        connection.executemany(
+            "INSERT INTO error(run_id, at_us, operation, kind, message)"
+            " VALUES (3, ?, 'a', 'b', 'c')",
+            [(n,) for n in range(45)],
+        )
+        runs = [row[0] for row in connection.execute("SELECT id FROM run LIMIT 75")]
+        connection.executemany(
+            "INSERT INTO measurement(run_id, name, ratio, pairs) VALUES (?, ?, 1.0, 8)",
+            [(run, f"timing {n}") for n in range(30) for run in runs],
+        )
+
+
+def test_what_is_cut_says_how_much_there_is(reported: Store, invoke: Cli) -> None:
+    crowd(reported)
+    page, text = (invoke("report", "-f", form, "-o", "-").out for form in ("html", "md"))
+    cuts = re.findall(r'class="sub cut">([^<]*)<', page)
+    assert [re.sub(r"(\w+ of \d+ \w+).*", r"\1", cut) for cut in cuts] == [
+        "30 of 45 failures", "60 of 80 runs", "30 of 45 failures", "20 of 45 errors",
+        "24 of 33 series",
+    ]  # fmt: skip
+    assert "the newest 60 of 75" in page
+    for sentence in ("15 of 80 runs are", "30 of 45 failures are", "24 of 33 series are"):
+        assert f"\n\n{sentence}" in text
+
+
+def test_every_regression_is_counted_though_not_all_are_named(reported: Store, invoke: Cli) -> None:
+    crowd(reported)
+    page = invoke("report", "-o", "-").out
+    (regressions,) = re.findall(r"<b>(\d+)</b> regressions", page)
+    slower = re.findall(r'<td class="r bad">', page[: page.index('id="runs"')])
+    assert int(regressions) == 45 + len(slower)
 
 
 def test_without_jinja2_it_says_so(

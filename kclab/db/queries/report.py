@@ -61,7 +61,7 @@ def verdict_counts(connection: sqlite3.Connection, period: Period) -> list[Row]:
     return [dict(row) for row in rows]
 
 
-def failed_verdicts(connection: sqlite3.Connection, period: Period, limit: int) -> list[Row]:
+def failed_verdicts(connection: sqlite3.Connection, period: Period) -> list[Row]:
     """Ids of last verdicts that failed or broke, `regressed` (passed before) ones first, then the
     largest share of elements.
     """
@@ -71,8 +71,8 @@ def failed_verdicts(connection: sqlite3.Connection, period: Period, limit: int) 
         "   AND q.status = 'passed' AND q.started_us < v.started_us) AS regressed"
         f" FROM ({LAST_VERDICTS}) v WHERE v.status IN ('failed', 'error')"
         " ORDER BY regressed DESC, (SELECT max(1.0 * mismatched / max(elements, 1))"
-        "   FROM replay_output o WHERE o.replay_id = v.id) DESC, v.id LIMIT ?",
-        (*period.bounds, limit),
+        "   FROM replay_output o WHERE o.replay_id = v.id) DESC, v.id",
+        period.bounds,
     )
     return [dict(row) for row in rows]
 
@@ -163,12 +163,15 @@ def period_environments(connection: sqlite3.Connection, period: Period) -> list[
     return [{**dict(row), "facts": json.loads(row["facts"])} for row in rows]
 
 
-def period_errors(connection: sqlite3.Connection, period: Period, limit: int) -> list[Row]:
-    """The errors inside the period's runs, newest first."""
+def period_errors(
+    connection: sqlite3.Connection, period: Period, limit: int
+) -> tuple[list[Row], int]:
+    """The newest errors inside the period's runs, and how many there are."""
     rows = connection.execute(
-        "SELECT r.uuid AS run, e.operation, e.kind, e.message FROM error e"
-        " JOIN run r ON r.id = e.run_id WHERE r.started_us >= ? AND r.started_us < ?"
+        "SELECT r.uuid AS run, e.operation, e.kind, e.message, count(*) OVER () AS all_of_them"
+        " FROM error e JOIN run r ON r.id = e.run_id WHERE r.started_us >= ? AND r.started_us < ?"
         " ORDER BY e.id DESC LIMIT ?",
         (*period.bounds, limit),
     )
-    return [dict(row) for row in rows]
+    found = [dict(row) for row in rows]
+    return found, found[0]["all_of_them"] if found else 0
