@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,12 @@ from kclab.cli.output import Format, note, print_fields
 from kclab.cli.store import current_store
 from kclab.core.errors import BadUsage
 from kclab.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from kclab.dataset.export_rows import Selection
+    from kclab.dataset.export_trace import TraceSummary
+    from kclab.dataset.remote.upload import Upload
+    from kclab.db.store import Store
 
 app = typer.Typer()
 
@@ -27,7 +33,9 @@ class ExportFormat(StrEnum):
 @app.command()
 def export_command(
     context: typer.Context,
-    destination: Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")],
+    destination: Annotated[
+        str, typer.Argument(metavar="DEST", help="A new or empty folder, or an s3:// URL of one.")
+    ],
     form: Annotated[
         ExportFormat,
         typer.Option("--format", "-f", help="A dataset for flashinfer-bench, or rows alone."),
@@ -50,30 +58,26 @@ def export_command(
     and rows for kclab. rows: a store without its bytes. What the format cannot hold is left out of
     it by name, and lies beside it for kclab import.
 
-    Examples: kclab export out · kclab export out --run last --redact · kclab export out -f rows
+    Examples: kclab export out · kclab export out --run last --redact
+    · kclab export s3://bucket/run7 -f rows
     """
+    from kclab.cli.progress import shown_progress
+    from kclab.core.urls import is_url
     from kclab.dataset.export_rows import Selection
-    from kclab.dataset.exporting import export_flashinfer_trace, export_rows
+    from kclab.dataset.exporting import export_destination
 
     show_range(since, None)
     store = current_store(context)
     selection = Selection(tuple(definition or ()), run, since)
-    if form is ExportFormat.ROWS:
-        if with_baseline_solutions:
-            raise BadUsage("--with-baseline-solutions goes with --format flashinfer-trace.")
-        summary = export_rows(store, destination, selection, redact=redact)
-    else:
-        summary = export_flashinfer_trace(
-            store,
-            destination,
-            selection,
-            with_baseline_solutions=with_baseline_solutions,
-            redact=redact,
-        )
+    if form is ExportFormat.ROWS and with_baseline_solutions:
+        raise BadUsage("--with-baseline-solutions goes with --format flashinfer-trace.")
+    with shown_progress(lines=is_url(destination)) as progress:
+        target = export_destination(store, destination, progress)
+        summary = _written(form, store, target, selection, with_baseline_solutions, redact)
     for reason in summary.left_out:
         note(f"left out: {reason}")
     shown: dict[str, Any] = {
-        "written": str(destination),
+        "written": str(target) if isinstance(target, Path) else target.name,
         "definitions": summary.definitions,
         "workloads": summary.workloads,
         "receipts": summary.captures,
@@ -82,4 +86,24 @@ def export_command(
         "bytes": format_bytes(summary.nbytes),
         "left out": len(summary.left_out),
     }
+    if not isinstance(target, Path):
+        shown["objects sent"] = target.sent
+        shown["bytes sent"] = format_bytes(target.sent_bytes)
     print_fields(shown, Format.TABLE)
+
+
+def _written(
+    form: ExportFormat,
+    store: Store,
+    target: Path | Upload,
+    selection: Selection,
+    with_solutions: bool,
+    redact: bool,
+) -> TraceSummary:
+    from kclab.dataset.exporting import export_flashinfer_trace, export_rows
+
+    if form is ExportFormat.ROWS:
+        return export_rows(store, target, selection, redact=redact)
+    return export_flashinfer_trace(
+        store, target, selection, with_baseline_solutions=with_solutions, redact=redact
+    )

@@ -22,9 +22,10 @@ app = typer.Typer()
 def import_command(
     context: typer.Context,
     path: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="A capture root, dataset, FlashInfer-Trace set, kclab.db, or engine's dump."
+            help="A capture root, dataset, FlashInfer-Trace set, kclab.db, or engine's dump: its"
+            " path, or its s3:// or hf:// URL."
         ),
     ],
     partial: Annotated[
@@ -59,15 +60,16 @@ def import_command(
     1 something was refused, 3 there was nothing in it.
 
     Examples: kclab import results/run7 · kclab import ../other/kclab.db
-    · kclab import trace --partial · kclab import flashinfer_dumps
+    · kclab import trace --partial · kclab import s3://bucket/run7
     """
     from kclab.cli.progress import shown_progress
-    from kclab.dataset.importing import import_path
+    from kclab.core.urls import is_url
+    from kclab.dataset.importing import import_source
     from kclab.dataset.options import ImportOptions
 
     options = ImportOptions(partial, include_unvalidated, link, verify, repair, definitions, model)
-    with shown_progress() as progress:
-        summary = import_path(current_store(context), path, options, progress=progress)
+    with shown_progress(lines=is_url(path)) as progress:
+        summary = import_source(current_store(context), path, options, progress=progress)
     _tell(summary)
     print_fields(fields(summary, form), form)
     if summary.refused:
@@ -105,5 +107,11 @@ def fields(summary: ImportSummary, form: Format) -> dict[str, Any]:
         "solutions and traces": summary.foreign,
         "runs": summary.runs,
         "other rows": summary.other,
+        "objects fetched": summary.fetched,
+        "bytes fetched": (
+            format_bytes(summary.fetched_bytes)
+            if table and summary.fetched_bytes
+            else summary.fetched_bytes
+        ),
     }
     return {**values, **{name: value for name, value in rare.items() if value or not table}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from kclab.core.definition import Definition
@@ -21,6 +20,7 @@ from kclab.dataset.prepared import (
     prepare_capture,
 )
 from kclab.dataset.source_file import Failed, NotFetched
+from kclab.dataset.tree import Tree
 from kclab.db.rows import BlobRow
 from kclab.db.values import to_json
 
@@ -28,8 +28,11 @@ from kclab.db.values import to_json
 class Content:
     """One root's cases on their way to rows."""
 
-    def __init__(self, root: Root, cases: list[Case], known: Known, arrivals: Arrivals) -> None:
+    def __init__(
+        self, root: Root, cases: list[Case], known: Known, arrivals: Arrivals, tree: Tree
+    ) -> None:
         self.root = root
+        self.tree = tree
         self.cases = cases
         self.known = known
         self.arrivals = arrivals
@@ -39,14 +42,16 @@ class Content:
         self._stand_ins: dict[str, str] = {}
         """Digest to hint of blobs whose bytes are elsewhere."""
         self._checked: set[Any] = set()
-        self._stats: dict[str, list[int]] = {}
+        self._facts: dict[str, list[Any]] = {}
 
     def prepare(self, summary: ImportSummary) -> Prepared:
         """Read what the store lacks and make rows of it; bad cases add to `summary.refused`."""
         fresh = [case for case in self.cases if not self._is_known(case, summary)]
         claims = {self._claim(tensor) for case in fresh for tensor in _tensors(case)}
         self._vouched = self.known.blobs(claim for claim in claims if claim)
-        self.arrivals.bring(self._missing(fresh))
+        missing = self._missing(fresh)
+        self.tree.fetch(location for location, _ in missing)
+        self.arrivals.bring(missing)
         for case in fresh:
             self._prepare_case(case, summary)
         summary.absent = len(self._stand_ins)
@@ -101,6 +106,7 @@ class Content:
                     found = self._stand_in(source, found, definition, case, name)
                     absent.append(name)
                 if isinstance(found, Failed):
+                    self.tree.doubt(source.location)
                     self._refuse(case, None, found.reason, summary, unsafe=found.unsafe)
                     return
                 group[name] = found
@@ -141,7 +147,7 @@ class Content:
         claim = self._claim(tensor)
         sha256 = claim or text_sha256(f"git-lfs {pointer.oid} {tensor.key}")
         self._stand_ins[sha256] = (
-            f"{path}: a Git LFS pointer; run git lfs pull --include '{path}' in {self.root.path}"
+            f"{path}: a Git LFS pointer; run git lfs pull --include '{path}' in {self.tree.origin}"
             " and import it again."
         )
         nbytes = element_count(shape) * DTYPES[spec.dtype].itemsize
@@ -185,7 +191,7 @@ class Content:
         if case.receipt is not None:
             return to_json({"row": case.extra}) if case.extra else None
         files = {
-            source.text: self._stat(source.location)
+            source.text: self._facts_of(source.location)
             for source in case.inputs.values()
             if isinstance(source, FileTensor)
         }
@@ -203,16 +209,12 @@ class Content:
         if extra.get("paths") != {n: [s.text, s.key] for n, s in tensors.items()}:
             return False
         files = extra.get("files", {})
-        return all(self._stat(s.location) == files.get(s.text) for s in tensors.values())
+        return all(self._facts_of(s.location) == files.get(s.text) for s in tensors.values())
 
-    def _stat(self, location: str) -> list[int]:
-        if location not in self._stats:
-            try:
-                found = Path(location).lstat()
-                self._stats[location] = [found.st_size, found.st_mtime_ns, found.st_ino]
-            except OSError:
-                self._stats[location] = []
-        return self._stats[location]
+    def _facts_of(self, location: str) -> list[Any]:
+        if location not in self._facts:
+            self._facts[location] = self.tree.facts(location)
+        return self._facts[location]
 
     def _refuse(
         self,

@@ -1,4 +1,4 @@
-"""Copying a store's blobs into an export: verified on the way, shared extents where possible."""
+"""A store's blobs into an export: verified on the way, extents shared where that can be."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class BlobCopier:
     """Copies blobs of `folder`, each to a place once."""
 
     folder: BlobFolder
+    link: bool = False
+    """Hard-link unchanged files where that can be: for a folder that is only read and removed."""
     copied: set[str] = field(default_factory=set)
     """Target paths."""
     originals: set[str] = field(default_factory=set)
@@ -36,7 +38,9 @@ class BlobCopier:
             if not isinstance(tensor, Tensor):
                 reason = getattr(tensor, "reason", "a Git LFS pointer")
                 raise BlobDamaged(f"blob {sha256[:12]}…: {reason}")
-            if file.data is not None:
+            if self.link and tensor.whole_file and file.link(str(target)):
+                found = file.digest(tensor, self._buffer, None)
+            elif file.data is not None:
                 file.write(tensor, str(target))
                 found = file.digest(tensor, self._buffer, None)
             else:

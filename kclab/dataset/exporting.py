@@ -1,4 +1,4 @@
-"""`kclab export`: a folder that appears whole or not at all."""
+"""`kclab export`: a folder that appears whole or not at all; or one that is sent to a URL."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kclab.core.errors import BadUsage
+from kclab.core.urls import local_path
 from kclab.dataset.export_blobs import BlobCopier
 from kclab.dataset.export_rows import Selection, copy_rows, mark_absent
 from kclab.dataset.export_trace import ROWS, TraceSummary, TraceWriter
+from kclab.dataset.options import Progress
 from kclab.db.connection import require_current
 from kclab.db.runs import run
 from kclab.db.store import Store
 
+if TYPE_CHECKING:
+    from kclab.dataset.remote.upload import Upload
+
 
 def export_flashinfer_trace(
     store: Store,
-    destination: Path,
+    destination: Path | Upload,
     selection: Selection | None = None,
     *,
     with_baseline_solutions: bool = False,
@@ -32,29 +38,30 @@ def export_flashinfer_trace(
     BlobDamaged or BlobAbsent when the store's own bytes fail.
     """
     selection = selection or Selection()
-    with (
-        _new_folder(destination) as root,
-        _exporting(store, destination, "flashinfer-trace") as uuid,
-    ):
+    with _exporting(store, destination, "flashinfer-trace") as (root, uuid):
         rows = root / ROWS
         rows.parent.mkdir()
         copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
         with closing(sqlite3.connect(rows)) as connection:
-            copier = BlobCopier(store.blobs)
+            copier = BlobCopier(store.blobs, link=not isinstance(destination, Path))
             writer = TraceWriter(root, connection, copier, redact)
             writer.write(with_baseline_solutions)
     return writer.summary
 
 
 def export_rows(
-    store: Store, destination: Path, selection: Selection | None = None, *, redact: bool = False
+    store: Store,
+    destination: Path | Upload,
+    selection: Selection | None = None,
+    *,
+    redact: bool = False,
 ) -> TraceSummary:
     """Write a store without bytes: all selected rows, every blob marked as elsewhere.
 
     Raises as `export_flashinfer_trace`.
     """
     selection = selection or Selection()
-    with _new_folder(destination) as root, _exporting(store, destination, "rows") as uuid:
+    with _exporting(store, destination, "rows") as (root, uuid):
         rows = root / "kclab.db"
         copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
         origin = "the store that it came from" if redact else str(store.database.resolve())
@@ -67,19 +74,45 @@ def export_rows(
     return TraceSummary(*counts)
 
 
-@contextmanager
-def _exporting(store: Store, destination: Path, form: str) -> Iterator[str]:
-    """A run row for the export; yields its uuid, so that it does not export itself."""
+def export_destination(store: Store, text: str, report: Progress) -> Path | Upload:
+    """Where a path or a URL says that an export goes.
+
+    Raises BadUsage for a place that holds something, EnvironmentLacking where a URL needs a
+    package, credentials or a network that is not here.
+    """
+    path = local_path(text)
+    if path is not None:
+        return path
+    from kclab.dataset.remote.upload import Upload
+
     require_current(store.database)
-    with run(store, "export", {"path": str(destination), "format": form}) as active:
-        yield active.uuid
+    return Upload.to(store, text, report)
+
+
+@contextmanager
+def _exporting(store: Store, destination: Path | Upload, form: str) -> Iterator[tuple[Path, str]]:
+    """A new folder and a run row for the export.
+
+    Yields the folder, and the run's uuid, so that it does not export itself.
+    """
+    require_current(store.database)
+    if isinstance(destination, Path):
+        _require_new(destination)
+        name, folder = str(destination), _new_folder(destination)
+    else:
+        name, folder = destination.name, destination.folder()
+    with run(store, "export", {"path": name, "format": form}) as active, folder as root:
+        yield root, active.uuid
+
+
+def _require_new(destination: Path) -> None:
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise BadUsage(f"{destination}: there is something already; name a new or empty folder.")
 
 
 @contextmanager
 def _new_folder(destination: Path) -> Iterator[Path]:
     """A temporary sibling of `destination` that takes its name at the end of the block."""
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise BadUsage(f"{destination}: there is something already; name a new or empty folder.")
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}-{os.urandom(4).hex()}")
     temporary.mkdir()

@@ -20,6 +20,7 @@ from kclab.blob.kept import KeptName, verify_file
 from kclab.core.errors import BlobAbsent, BlobDamaged, DatasetRefused
 from kclab.dataset.cases import Refusal
 from kclab.dataset.paths import Containment
+from kclab.dataset.tree import Tree
 from kclab.db.kept_files import mark_elsewhere, named_files
 from kclab.db.store import Store
 
@@ -34,6 +35,8 @@ class FileImport:
     """Where they go."""
     target: sqlite3.Connection
     """Of that store."""
+    tree: Tree
+    """What they are part of."""
     database: Path
     """Where they come from: beside it."""
     source: sqlite3.Connection
@@ -48,17 +51,21 @@ class FileImport:
 
     def verify(self) -> list[Refusal]:
         """Read every image that this store lacks; what cannot come, each named."""
-        refused = [r for n, e in sorted(named_files(self.source).items()) if (r := self._see(n, e))]
+        named = sorted(named_files(self.source).items())
+        lacking = [(name, elsewhere) for name, elsewhere in named if not self._have(name)]
+        self.tree.fetch(str(self.database.parent / str(name)) for name, _ in lacking)
+        refused = [found for one in lacking if (found := self._see(*one))]
         self.elsewhere -= named_files(self.target).keys()
-        return refused + self._find_logs()
+        refused += self._find_logs()
+        self.tree.fetch(map(str, self.logs.values()))
+        return refused
 
     def _see(self, name: KeptName, elsewhere: bool) -> Refusal | None:
-        if self._have(name):
-            return None
         try:
             path = self._locate(str(name))
             verify_file(path, name.sha256)
         except (BlobAbsent, BlobDamaged, DatasetRefused) as error:
+            self.tree.doubt(str(self.database.parent / str(name)))
             self.elsewhere.add(name)
             if elsewhere and isinstance(error, BlobAbsent):
                 return None

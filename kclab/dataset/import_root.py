@@ -20,6 +20,7 @@ from kclab.dataset.known import Known, absent_blobs, known_blobs, known_captures
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress, RootRefused
 from kclab.dataset.prepared import Prepared
 from kclab.dataset.roots import read_root
+from kclab.dataset.tree import Tree
 from kclab.dataset.validation import accepted
 from kclab.db.connection import writing
 from kclab.db.runs import ActiveRun
@@ -29,19 +30,14 @@ DISTRUST = "a root that holds such a path or file is taken with no row."
 
 
 def import_root(
-    active: ActiveRun,
-    path: Path,
-    options: ImportOptions,
-    progress: Progress,
-    origin: Path | None = None,
+    active: ActiveRun, tree: Tree, options: ImportOptions, progress: Progress
 ) -> ImportSummary:
     """Bring a capture root, merged dataset or FlashInfer-Trace dataset into the run's store.
-
-    Rows say that they came from `origin`, where the root is only a form of something else.
 
     Raises RootRefused (nothing was imported), BlobDamaged when `--verify` finds the store's own
     bytes wrong, NothingMatched for a root without rows.
     """
+    path = tree.path
     root = read_root(path, options.definitions)
     summary = ImportSummary(root.kind.value, warnings=list(root.warnings))
     foreign = read_foreign(path, summary.refused, summary.warnings)
@@ -54,11 +50,11 @@ def import_root(
         link=options.link,
         progress=lambda done, total: progress("reading files", done, total),
     )
-    content = Content(root, cases, _known(active, root, options), arrivals)
+    content = Content(root, cases, _known(active, root, options), arrivals, tree)
     try:
         prepared = content.prepare(summary)
         _refuse(path, options, summary.refused)
-        _commit(active, origin or path, options, prepared, foreign, arrivals, summary)
+        _commit(active, tree.origin, options, prepared, foreign, arrivals, summary)
     finally:
         arrivals.discard()
     return summary
@@ -86,7 +82,7 @@ def _known(active: ActiveRun, root: Root, options: ImportOptions) -> Known:
 
 def _commit(
     active: ActiveRun,
-    path: Path,
+    origin: str,
     options: ImportOptions,
     prepared: Prepared,
     foreign: list[ForeignRow],
@@ -98,12 +94,12 @@ def _commit(
     placing = [digest for digest in arrived if digest not in vouched]
     summary.repaired = arrivals.damaged(placing)
     if options.rereads:
-        placing += _broken(active, path, options, list(vouched), arrivals, summary)
+        placing += _broken(active, origin, options, list(vouched), arrivals, summary)
     summary.blobs = len(placing)
     summary.nbytes = sum(arrived[digest].nbytes for digest in placing)
     arrivals.settle(placing, summary.nbytes)
     with writing(active.connection) as connection, arrivals.syncing():
-        insert(connection, active.id, prepared, str(path), summary)
+        insert(connection, active.id, prepared, origin, summary)
         summary.foreign += add_foreign(connection, active.id, foreign)
         if options.rereads:
             connection.executemany(
@@ -114,7 +110,7 @@ def _commit(
 
 def _broken(
     active: ActiveRun,
-    path: Path,
+    origin: str,
     options: ImportOptions,
     vouched: list[str],
     arrivals: Arrivals,
@@ -124,6 +120,8 @@ def _broken(
     broken = arrivals.missing(vouched) + arrivals.damaged(vouched)
     if broken and not options.repair:
         names = "\n".join(f"damaged blob {active.store.blobs.path(d)}" for d in broken)
-        raise BlobDamaged(f"{names}\nreplace them from {path} with --repair; nothing was changed.")
+        raise BlobDamaged(
+            f"{names}\nreplace them from {origin} with --repair; nothing was changed."
+        )
     summary.repaired += broken
     return broken

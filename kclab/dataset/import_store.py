@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kclab.blob.safetensors_file import TENSOR_KEY
 from kclab.core.errors import BadUsage, BlobDamaged, DatasetRefused
@@ -24,6 +24,7 @@ from kclab.dataset.known import known_blobs
 from kclab.dataset.merge import Merge
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress, RootRefused
 from kclab.dataset.paths import Containment
+from kclab.dataset.tree import Tree
 from kclab.db.connection import connect_read, translated, writing
 from kclab.db.rows import BlobRow, add_blobs
 from kclab.db.runs import ActiveRun
@@ -48,7 +49,7 @@ def find_database(path: Path) -> Path | None:
 
 
 def import_store(
-    active: ActiveRun, path: Path, database: Path, options: ImportOptions, progress: Progress
+    active: ActiveRun, tree: Tree, database: Path, options: ImportOptions, progress: Progress
 ) -> ImportSummary:
     """Merge the store whose rows are in `database` into the run's store.
 
@@ -56,12 +57,12 @@ def import_store(
     raises for a database that is damaged, older or newer.
     """
     if database.samefile(active.store.database):
-        raise BadUsage(f"{path} is this store itself.")
+        raise BadUsage(f"{tree.origin} is this store itself.")
     summary = ImportSummary("kclab export" if database.parent.name == "kclab" else "kclab store")
     with translated(database), closing(connect_read(database)) as source:
         source.execute("PRAGMA trusted_schema=OFF")
         source.execute("BEGIN")  # one moment of a store that others may be writing
-        importer = _StoreImport(active, path, database, source, options, summary)
+        importer = _StoreImport(active, tree, database, source, options, summary)
         importer.run(progress)
     return summary
 
@@ -69,7 +70,7 @@ def import_store(
 @dataclass(slots=True)
 class _StoreImport:
     active: ActiveRun
-    path: Path
+    tree: Tree
     database: Path
     source: sqlite3.Connection
     options: ImportOptions
@@ -101,7 +102,12 @@ class _StoreImport:
     def _files_import(self) -> FileImport:
         active = self.active
         return FileImport(
-            active.store, active.connection, self.database, self.source, self.options.rereads
+            active.store,
+            active.connection,
+            self.tree,
+            self.database,
+            self.source,
+            self.options.rereads,
         )
 
     def _judge(self) -> dict[str, set[int]]:
@@ -139,7 +145,7 @@ class _StoreImport:
     def _refuse(self) -> None:
         refused = self.summary.refused
         if any(refusal.unsafe for refusal in refused) or (refused and not self.options.partial):
-            raise RootRefused(self.path, refused, MEND)
+            raise RootRefused(self.tree.path, refused, MEND)
 
     def _blob_rows(self, skip: dict[str, set[int]]) -> dict[str, BlobRow]:
         """The blobs that rows which come along refer to."""
@@ -168,11 +174,13 @@ class _StoreImport:
         known = {} if self.options.rereads else known_blobs(self.active.connection, rows)
         wanted = [d for d, row in rows.items() if row.present and d not in known]
         places = dict(zip(wanted, self._files(wanted), strict=True))
+        self.tree.fetch(places.values())
         arrivals.bring((location, TENSOR_KEY) for location in places.values())
         for digest, location in places.items():
             outcome = arrivals.outcomes[location, TENSOR_KEY]
             if isinstance(outcome, Arrival) and outcome.sha256 == digest:
                 continue
+            self.tree.doubt(location)
             reason = getattr(outcome, "reason", f"damaged blob {location}: not its name's content")
             unsafe = bool(getattr(outcome, "unsafe", False))
             where = f"{self.database}: blob {digest[:12]}…"
@@ -195,11 +203,8 @@ class _StoreImport:
             return {}
         root = self.database.parent.parent
         files = Containment(root)
-        return {
-            path.stem: files.locate(path.relative_to(root).as_posix())
-            for path in (root / "blob").rglob("*.safetensors")
-            if len(path.stem) == 64
-        }
+        names = ((PurePosixPath(n).stem, n) for n in self.tree.tensor_files(root / "blob"))
+        return {stem: files.locate(f"blob/{name}") for stem, name in names if len(stem) == 64}
 
     def _placing(self, arrivals: Arrivals) -> list[str]:
         arrived = arrivals.arrived()
@@ -209,7 +214,7 @@ class _StoreImport:
         broken = arrivals.missing(vouched) + arrivals.damaged(vouched)
         if broken and not self.options.repair:
             names = "\n".join(f"damaged blob {self.active.store.blobs.path(d)}" for d in broken)
-            raise BlobDamaged(f"{names}\nreplace them from {self.path} with --repair.")
+            raise BlobDamaged(f"{names}\nreplace them from {self.tree.origin} with --repair.")
         self.summary.repaired += broken
         self.summary.blobs = len(placing)
         self.summary.nbytes = sum(arrived[digest].nbytes for digest in placing)

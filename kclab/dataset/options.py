@@ -66,6 +66,10 @@ class ImportSummary:
     """Captures and workloads that were already here."""
     refused: list[Refusal] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    fetched: int = 0
+    """Objects that came from a URL's service."""
+    fetched_bytes: int = 0
+    """Their bytes, and those of objects that did not come whole."""
     repaired: list[str] = field(default_factory=list)
     """Digests of the store's own blobs that were damaged and are whole again."""
 

@@ -62,6 +62,14 @@ def _is_plain(name: str) -> bool:
 
 
 def relative_parts(text: str) -> list[str]:
+    """As `plain_parts`; raises DatasetRefused for a pickle too."""
+    parts = plain_parts(text)
+    if parts[-1].lower().endswith(PICKLE_SUFFIXES):
+        raise DatasetRefused(f"path {text!r} is a pickle, which runs code when it is loaded.")
+    return parts
+
+
+def plain_parts(text: str) -> list[str]:
     """The parts of a relative path, `.` dropped; raises DatasetRefused for any other path."""
     if "\0" in text:
         raise DatasetRefused(f"path {text!r} holds a NUL byte.")
@@ -74,6 +82,4 @@ def relative_parts(text: str) -> list[str]:
         raise DatasetRefused(f"path {text!r} climbs out with '..'.")
     if not parts:
         raise DatasetRefused(f"path {text!r} names no file.")
-    if parts[-1].lower().endswith(PICKLE_SUFFIXES):
-        raise DatasetRefused(f"path {text!r} is a pickle, which runs code when it is loaded.")
     return parts

@@ -124,10 +124,10 @@ def content_uuid(case: Case, tensors: Mapping[str, Arrival]) -> str:
     return workload_uuid(case.definition, content, extra)
 
 
-def dataset_extra(case: Case, absent: Sequence[str], files: Mapping[str, Sequence[int]]) -> str:
+def dataset_extra(case: Case, absent: Sequence[str], files: Mapping[str, Sequence[Any]]) -> str:
     """The `extra` of a workload without a receipt: what its dataset said, for the way back.
 
-    `files` maps each path to (size, mtime ns, inode): an unchanged file is not read again.
+    `files` maps each path to its `Tree.facts`: an unchanged file is not read again.
     """
     paths = {n: [s.text, s.key] for n, s in case.inputs.items() if isinstance(s, FileTensor)}
     extra: dict[str, Any] = {"uuid": case.uuid, "paths": paths, "files": dict(files)}

@@ -22,6 +22,7 @@ from kclab.core.digest import canonical_json, text_sha256
 from kclab.core.environment import boot_id, environment_facts, process_started_us
 from kclab.core.errors import ExitCode, KclabError, NothingMatched
 from kclab.core.times import now_us, uuid7
+from kclab.core.urls import without_credentials
 from kclab.db.connection import connect_write, writing
 from kclab.db.rows import add_error
 from kclab.db.store import Store, open_for_writing
@@ -161,7 +162,7 @@ def _insert(
                 commit,
                 dirty,
                 socket.gethostname(),
-                json.dumps(sys.argv),
+                json.dumps([without_credentials(word) for word in sys.argv]),
                 to_json(dict(params)),
             ),
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kclab.db.store import Store
 from tests.dataset.builder import RootBuilder
+
+if TYPE_CHECKING:
+    from tests.dataset.s3_server import S3, Server
 
 Rows = Callable[..., list[tuple[Any, ...]]]
 
@@ -31,3 +34,28 @@ def rows(store: Store) -> Rows:
             return connection.execute(sql, values).fetchall()
 
     return query
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    """One server for all tests of a process: it takes half a second to start."""
+    from tests.dataset.s3_server import Server
+
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A local S3 with an empty bucket; the environment leads to it."""
+    from tests.dataset.s3_server import S3
+
+    test = S3(s3_server.url)
+    for name, value in test.environment.items():
+        monkeypatch.setenv(name, value)
+    test.client.create_bucket(Bucket=test.bucket)
+    s3_server.current = test
+    yield test
+    s3_server.current = None
+    test.empty()
