@@ -29,6 +29,7 @@ EXIT_CODES = {
     ExitCode.ENVIRONMENT: "the machine lacks something: a GPU, a package, a trusted reference",
     ExitCode.DATABASE: "the database is missing, busy, older, newer or damaged",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM)",
+    ExitCode.UNREAD: "whoever read the output left before its end, as in `\\| head`",
 }
 
 

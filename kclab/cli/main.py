@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,15 +61,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         if end.code == ExitCode.INTERRUPTED:
             _say("interrupted.")
+        # Typer and Rich answer a broken pipe by ending with 1, which here means something else.
+        if isinstance(end.__context__, BrokenPipeError) or not _flushed():
+            _print_nowhere()
+            sys.exit(int(ExitCode.UNREAD))
         raise
-    except BrokenPipeError:
-        # The reader of our output left (`| head`): nothing to say, and nowhere to say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(int(ExitCode.CHECK_FAILED))
     except Exception as error:
         # Everything else is a bug and shows its traceback, but for faults of files and disks.
         _end_for_file(error, words)
         raise
+
+
+def _flushed() -> bool:
+    """Whether what was printed reached its reader; Python's own flush would end in a traceback."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _print_nowhere() -> None:
+    """Let Python's own flush at the end succeed, where the reader left."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            os.dup2(nowhere, descriptor)
 
 
 def lift_database(words: list[str]) -> list[str]:
@@ -117,6 +137,8 @@ def _named(words: list[str]) -> Path | None:
 
 
 def _end(message: str, code: ExitCode) -> None:
+    if not _flushed():
+        _print_nowhere()
     _say(message)
     sys.exit(int(code))
 

@@ -64,6 +64,8 @@ class ExitCode(IntEnum):
     """The database is missing, busy, newer or damaged."""
     INTERRUPTED = 130
     """Ctrl-C."""
+    UNREAD = 141
+    """Whoever read the output left before its end, as in `| head`: what SIGPIPE's death tells."""
 
 
 class KclabError(Exception):
