@@ -141,16 +141,15 @@ def sweep(
         params = _params(context)
         report = search(store, subject, options, resume=resume, watch=watch, params=params)
     _print_run(store, report.run_uuid, form, output)
-    if confirm and report.outcome.exact and not report.outcome.exact.is_control:
-        _confirm(context, store, subject, report.run_uuid, confirm)
+    best = report.outcome.exact
+    if confirm and best is not None and not best.is_control:
+        _confirm(store, report.run_uuid, best.config.text, confirm)
 
 
-def _confirm(
-    context: typer.Context, store: Store, subject: Subject, run: str, processes: int
-) -> None:
+def _confirm(store: Store, run: str, config: str, processes: int) -> None:
     from kclab.fc2.confirm import confirm_winner
 
-    outcome = confirm_winner(store, run, processes)
+    outcome = confirm_winner(store, run, config, processes)
     note(f"{outcome.agreed} of {outcome.asked} fresh processes agree: {', '.join(outcome.said)}")
     if outcome.agreed < outcome.asked:
         raise CheckFailed("the winner did not hold in every fresh process.")

@@ -28,16 +28,16 @@ class Confirmation:
     """Verdict and gain of each."""
 
 
-def confirm_winner(store: Store, run_uuid: str, processes: int) -> Confirmation:
-    """Measure a run's exact winner in new processes; each answer is a gate row.
+def confirm_winner(store: Store, run_uuid: str, config: str, processes: int) -> Confirmation:
+    """Measure a config that a run chose in new processes; each answer is a gate row.
 
-    Raises NothingMatched where the run has no winner.
+    Raises NothingMatched where the run did not measure it.
     """
     with closing(store.read()) as connection:
         rows = run_results(connection, run_uuid)
-    winners = [r for r in rows if r["scope"] == "gemm" and r["exact"] and not r["is_control"]]
+    winners = [r for r in rows if r["scope"] == "gemm" and r["config"] == config]
     if not winners:
-        raise NothingMatched(f"run {run_uuid[:13]} has no exact winner to confirm.")
+        raise NothingMatched(f"run {run_uuid[:13]} has no result of {config} to confirm.")
     winner = winners[0]
     said = []
     for _ in range(processes):

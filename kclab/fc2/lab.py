@@ -228,6 +228,7 @@ def _both_scopes(
     scopes = [GEMM, PRODUCER_GEMM] if open_run.bench.gate_up is not None else [GEMM]
     results: list[Result] = []
     for scope in scopes:
+        searching.finals.settle([entry], scope=scope)
         fewest = rounds if scope == GEMM else max(MIN_PAIRS, rounds // 2)
         found = searching.finals.judge([entry], mode, scope=scope, fewest=fewest)
         open_run.sink.results(found)

@@ -18,6 +18,9 @@ from kclab.fc2.gpu import NO_GPU, Watcher
 
 NEVER = float("inf")
 
+SETTLE_WINDOW, SETTLED = 0.4, 0.002
+"""Seconds of load, and the change from one to the next at which clocks are said to stand."""
+
 CONTROL_EVERY = 16
 """Samples of others between two of the control, in a series."""
 
@@ -68,6 +71,26 @@ class Rounds:
             if seen is not None:
                 self.glances.append((taken[-1].round, *seen))
         return taken
+
+    def settle(self, arms: Sequence[Arm], control: str) -> None:
+        """Time without keeping anything until the control's median no longer moves.
+
+        Windows of `SETTLE_WINDOW` seconds are compared, `clock.settles` seconds at most.
+        """
+        ends = time.monotonic() + self.clock.settles
+        before = 0.0
+        while time.monotonic() < ends:
+            window = time.monotonic() + min(SETTLE_WINDOW, self.clock.settles / 2)
+            taken: list[float] = []
+            while time.monotonic() < window:
+                for arm in arms:
+                    milliseconds = self.clock.sample(arm.launch)
+                    if arm.name == control:
+                        taken.append(milliseconds)
+            now = median(taken) if taken else before
+            if abs(now - before) <= SETTLED * now:
+                return
+            before = now
 
     def series(
         self, gemm: Gemm, control: Any, prepared: Sequence[Any], rounds: int

@@ -100,6 +100,7 @@ def _measure(
     if entry.status != "valid":
         found.reasons.append(f"refused when it ran: {entry.reason}")
         return
+    searching.finals.settle([entry])
     results = searching.finals.judge([entry], "verify")
     open_run.sink.results(results)
     open_run.sink.entries([entry])

@@ -81,6 +81,25 @@ def test_best_and_pareto_answer_from_the_database(fc2: Callable[..., Any]) -> No
     assert gains[-1] >= gains[0]
 
 
+def test_a_gain_that_chose_itself_is_not_the_best_gain(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    lucky = "66:20:35:1:0:0:0:0:3"
+    with closing(store.write()) as connection:
+        changed = connection.execute(
+            "UPDATE fc2_result SET ratio = 2, verdict = 'FAST', config_id = (SELECT id FROM"
+            " algo_config WHERE algorithm_id = 66 AND tile_id = 20 AND cluster_shape = 3)"
+            " WHERE id = (SELECT min(id) FROM fc2_result WHERE stage = 'heuristics'"
+            "  AND NOT is_control AND exact = 1)"
+        )
+        assert changed.rowcount == 1
+    (best,) = found(fc2("best", "--format", "json"))
+    assert best["config"] != lucky and best["stage"] == "final"
+    listed = rows(store, "SELECT count(*) FROM fc2_result WHERE ratio = 2")
+    assert listed == [(1,)], "it is kept, and told by history"
+
+
 def test_fastest_at_any_price_is_asked_for(fc2: Callable[..., Any]) -> None:
     fc2("sweep", *SHAPE, "--budget", "120s")
     (exact,) = found(fc2("best", "--format", "json"))

@@ -18,11 +18,16 @@ CONFIG_TEXT = "||':'||".join(part.strip() for part in CONFIG.split(","))
 ELIGIBLE = "r.required_workspace IS NOT NULL AND coalesce(r.checked, 1) = 1"
 """An unknown workspace need is never taken for zero; a failed check excludes."""
 
+CHOOSING = "('heuristics', 'neighbours', 'space')"
+"""Stages whose results chose a sweep's winners: the fastest of many is lucky in part, so they count
+only where nothing was measured again."""
+
 ORDER = (
-    "CASE WHEN r.verdict = 'FAST' THEN 0 WHEN r.is_control THEN 1 ELSE 2 END,"
+    f"r.stage IN {CHOOSING},"
+    " CASE WHEN r.verdict = 'FAST' THEN 0 WHEN r.is_control THEN 1 ELSE 2 END,"
     " r.ratio DESC, r.required_workspace, config"
 )
-"""Decided gains first, then the heuristic's own choice, then what is undecided."""
+"""What was measured again first; then decided gains, the heuristic's own choice, what is undecided."""
 
 FIELDS = f"""
     w.uuid AS workload, b.precision, b.m, b.m_padded, b.n, b.k, b.fast_accumulation, b.block,
@@ -85,8 +90,9 @@ def best_results(
     ranked = f"""
         SELECT r.id, row_number() OVER (
             PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
-        FROM (SELECT l.*, {CONFIG_TEXT} AS config FROM ({latest}) l
-              JOIN algo_config c ON c.id = l.config_id) r
+        FROM (SELECT l.*, {CONFIG_TEXT} AS config, whole.stage FROM ({latest}) l
+              JOIN algo_config c ON c.id = l.config_id
+              JOIN fc2_result whole ON whole.id = l.id) r
         JOIN fc2_validity v ON v.id = r.validity_id
     """
     rows = connection.execute(

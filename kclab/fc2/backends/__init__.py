@@ -146,6 +146,8 @@ class Clock(Protocol):
 
     policy: str
     """`cold` (the cache was overwritten before) or `hot`."""
+    settles: float
+    """Seconds that the device may take under load until its clocks stand still."""
 
     def sample(self, launch: Callable[[], None]) -> float:
         """Milliseconds that a launch takes on the device."""

@@ -63,6 +63,8 @@ class Cpu:
 class HostClock:
     """Wall-clock time around one call."""
 
+    settles = 0.0
+
     def __init__(self, flush_bytes: int):
         self.policy = "cold" if flush_bytes else "hot"
         self._flush = torch.zeros(flush_bytes, dtype=torch.uint8)

@@ -31,6 +31,9 @@ FLUSH_BYTES = 256 << 20
 SERIES_FLUSH = 2
 """Times the size of the L2 cache that a series overwrites before each sample."""
 
+SETTLES = 3.0
+"""Seconds: a GPU at its power limit has found its clock by then, though not its temperature."""
+
 FAKE_DEVICE = "kclab fake GPU"
 """The device of the fake libraries, whose memory is the host's."""
 
@@ -131,6 +134,7 @@ class DeviceClock:
 
     def __init__(self, backend: CublasLt, flush_bytes: int):
         self.policy = "cold" if flush_bytes else "hot"
+        self.settles = 0.0 if backend.fake else SETTLES
         self._timer = Timer(backend.library)
         self._backend = backend
         self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device=backend.device)

@@ -15,7 +15,7 @@ from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import NO_GPU, Watcher
-from kclab.fc2.search.finals import Finals, winner
+from kclab.fc2.search.finals import Finals, Result, held, winner, within_budgets
 from kclab.fc2.search.plan import Order, Plan, Shuffled
 from kclab.fc2.search.pool import Entry, Pool, in_parts
 from kclab.fc2.search.race import HEATS, Heat, Race
@@ -79,6 +79,7 @@ class Search:
         self._leaders: list[Entry] = []
         self._bars: dict[bool, float] = {}
         self._listed = False
+        self._judged: list[Result] = []
 
     def run(self) -> Outcome:
         """Search until the stages or the time end; the outcome stands after each stage."""
@@ -232,16 +233,13 @@ class Search:
         return sorted(timed, key=lambda entry: entry.ratio or 0.0, reverse=True)
 
     def _finalists(self) -> list[Entry]:
-        """For each budget the fastest exact entry that fits, and the fastest sound one."""
+        """Per budget the fastest exact entry that fits; the fastest checked and sound ones."""
         ordered = self._by_speed(entry for entry in self.pool.valid() if entry.sound)
-        chosen: dict[AlgorithmConfig, Entry] = {}
+        exact = [entry for entry in ordered if entry.counts]
+        chosen = exact[:2] + ordered[:1] + [entry for entry in ordered if entry.checked][:1]
         for budget in sorted({*self.options.budgets, self.bench.gemm.workspace_bytes}):
-            fitting = [e for e in ordered if e.candidate.required_workspace <= budget]
-            exact = [e for e in fitting if e.counts]
-            chosen.update({e.config: e for e in exact[:1]})
-        exact_ones = [e for e in ordered if e.counts][:2]
-        chosen.update({e.config: e for e in (*exact_ones, *ordered[:1])})
-        return list(chosen.values())
+            chosen += [e for e in exact if e.candidate.required_workspace <= budget][:1]
+        return list({entry.config: entry for entry in chosen}.values())
 
     def _judge(
         self,
@@ -257,6 +255,7 @@ class Search:
         self._rounds.deadline = float("inf")
         results = self.finals.judge(self._finalists(), stage)
         self._sink.results(results)
+        self._judged = results
         self.outcome.results += results
         self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)
         launches = sum(entry.status == "valid" for entry in seen)
@@ -269,12 +268,17 @@ class Search:
     def _final(self) -> None:
         """Measure the winners again: the best of many noisy medians flatters itself."""
         self._rounds.deadline = float("inf")
-        chosen = [r.config for r in (self.outcome.exact, self.outcome.any) if r]
-        entries = [self.pool.entries[config] for config in dict.fromkeys(chosen)]
+        before = self.outcome
+        budgets = sorted({*self.options.budgets, self.bench.gemm.workspace_bytes})
+        chosen = [r for r in (before.exact, before.any) if r]
+        chosen += within_budgets(self._judged, budgets)
+        entries = [self.pool.entries[c] for c in dict.fromkeys(r.config for r in chosen)]
+        self.finals.settle(entries)
         results = self.finals.judge(entries, "final")
         self._sink.results(results)
         self.outcome.results += results
-        self.outcome.exact, self.outcome.any = winner(results), winner(results, exact=False)
+        self.outcome.exact = held(results, before.exact)
+        self.outcome.any = held(results, before.any, exact=False)
         self._tell("final", "measured again on fresh samples")
 
     def _tell(self, stage: str, text: str) -> None:

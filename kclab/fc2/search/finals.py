@@ -70,7 +70,12 @@ class Result:
     @property
     def counts(self) -> bool:
         """Exact, and every check held: eligible as `fastest exact`."""
-        return self.exact and all(check.passed for check in self.checks)
+        return self.exact and self.checked
+
+    @property
+    def checked(self) -> bool:
+        """Whether every check held."""
+        return all(check.passed for check in self.checks)
 
     @property
     def gain(self) -> float:
@@ -99,11 +104,8 @@ class Finals:
         most: int = MOST_ROUNDS,
     ) -> list[Result]:
         """Results of the finalists and of B0 itself, in the order given."""
-        known = {entry.config: entry for entry in entries}
-        control = known.get(self.bench.control.candidate.config) or self._control()
-        arms: dict[str, Any] = {CONTROL_ARM: control.prepared}
-        others = [e for config, e in known.items() if config != control.config]
-        arms.update({entry.name: entry.prepared for entry in others})
+        control, others = self._field(entries)
+        arms = {CONTROL_ARM: control.prepared, **{e.name: e.prepared for e in others}}
         gpu, seen = self.rounds.gpu, len(self.rounds.glances)
         before = gpu.read()
         samples = self._measure(arms, scope, fewest, most)
@@ -115,6 +117,21 @@ class Finals:
         )
         judged = [control, *others]
         return [self._result(entry, stage, scope, samples, entry is control) for entry in judged]
+
+    def settle(self, entries: Sequence[Entry], *, scope: str = GEMM) -> None:
+        """Keep the device under the load of a judgement until the control's time stands still.
+
+        A device that was idle runs at clocks that it cannot hold, where other configs win.
+        """
+        control, others = self._field(entries)
+        arms = {CONTROL_ARM: control.prepared, **{e.name: e.prepared for e in others}}
+        self.rounds.settle(self.bench.arms(arms, scope), CONTROL_ARM)
+
+    def _field(self, entries: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
+        """B0's entry and the others, each once."""
+        known = {entry.config: entry for entry in entries}
+        control = known.get(self.bench.control.candidate.config) or self._control()
+        return control, [e for config, e in known.items() if config != control.config]
 
     def _control(self) -> Entry:
         if self._own_control is None:
@@ -201,3 +218,31 @@ def winner(results: Sequence[Result], *, exact: bool = True) -> Result | None:
     margin = max(best.algorithm.floor, NARROW)
     tied = [r for r in fast if r.gain * (1 + margin) >= best.gain]
     return min(tied, key=lambda r: (r.candidate.required_workspace, r.config))
+
+
+def within_budgets(results: Sequence[Result], budgets: Sequence[int]) -> list[Result]:
+    """For each workspace budget the fastest exact result, and the fastest that passed all checks:
+    what may be asked for later.
+    """
+    chosen: dict[AlgorithmConfig, Result] = {}
+    for budget in budgets:
+        fitting = [r for r in results if r.candidate.required_workspace <= budget and r.checked]
+        for eligible in (fitting, [r for r in fitting if r.exact]):
+            if eligible:
+                best = winner(eligible, exact=False) or max(eligible, key=lambda r: r.gain)
+                chosen[best.config] = best
+    return list(chosen.values())
+
+
+def held(results: Sequence[Result], chosen: Result | None, *, exact: bool = True) -> Result | None:
+    """What fresh samples say of what older ones chose; the fresh winner where it does not hold.
+
+    Choosing among the fresh ones again would flatter: the best of several medians is luck in part.
+    """
+    if chosen is None:
+        return None
+    again = next((r for r in results if r.config == chosen.config), None)
+    holds = again is not None and (again.is_control or again.algorithm.verdict is Verdict.FAST)
+    if again is not None and holds and (again.counts if exact else again.sound):
+        return again
+    return winner(results, exact=exact)
