@@ -13,6 +13,7 @@ from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
 from kclab.fc2.backends import Prepared, Refused
 from kclab.fc2.backends.cublaslt import CublasLt, LtGemm
+from kclab.fc2.backends.space import SHAPE, other_rows
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.lt_structs import STRUCTS
 from kclab.fc2.operands import Operands, exact_rows, synthetic
@@ -200,6 +201,16 @@ def test_the_whole_space_is_listed(cublaslt: CublasLt) -> None:
     found = [candidate.config for portion in gemm.space() for candidate in portion]
     # 3 algorithms x 6 tiles x 2 stages x 4 clusters x 2 customs x 2 swizzles x (1 + 3 x 2) splits
     assert len(found) == len(set(found)) == 3 * 6 * 2 * 4 * 2 * 2 * 7
+
+
+def test_what_the_library_refuses_plainly_is_not_combined_further(cublaslt: CublasLt) -> None:
+    knobs = opened(cublaslt).knobs()[0]
+    accepted = lt.as_rows([PLAIN])
+    rows = torch.cat(list(other_rows(knobs, accepted)))
+    assert {tuple(row) for row in rows[:, SHAPE].tolist()} == {(66, 20, 35, 2)}
+    assert len(rows) == len(knobs.splits) * len(knobs.swizzles) * len(knobs.customs) - 1
+    none = torch.cat(list(other_rows(knobs, accepted[:0])))
+    assert set(none[:, SHAPE[3]].tolist()) == {0} and (none[:, 3] > 1).all(), "split-K alone"
 
 
 def test_neighbours_differ_in_one_knob(cublaslt: CublasLt) -> None:

@@ -13,7 +13,7 @@ from kclab.core.environment import driver_version
 from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
 from kclab.fc2.backends import Candidate, Check, Launch, Prepared, Refused
-from kclab.fc2.backends.space import Knobs, neighbour_rows, portions
+from kclab.fc2.backends.space import Knobs, neighbour_rows, other_rows, plain_rows
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.lt_structs import AlgorithmStruct, Buffers, LaunchStruct
 from kclab.fc2.lt_timer import Timer
@@ -227,18 +227,30 @@ class LtGemm:
         return self._valid(neighbour_rows(knobs, config), "neighbour")
 
     def space(self) -> Iterator[list[Candidate]]:
-        for rows in portions(self.knobs()):
-            yield self._valid(rows, "space")
+        plain: dict[int, list[Tensor]] = {}
+        for knobs in self.knobs():
+            for rows in plain_rows(knobs):
+                accepted, candidates = self._accepted(rows, "space")
+                plain.setdefault(knobs.algorithm_id, []).append(accepted)
+                yield candidates
+        for knobs in self.knobs():
+            for rows in other_rows(knobs, torch.cat(plain[knobs.algorithm_id])):
+                yield self._valid(rows, "space")
 
     def _valid(self, rows: Tensor, origin: str) -> list[Candidate]:
+        return self._accepted(rows, origin)[1]
+
+    def _accepted(self, rows: Tensor, origin: str) -> tuple[Tensor, list[Candidate]]:
+        """The rows that the library takes, and those of them that fit the workspace."""
         status, workspace, waves = self._handle.check(rows)
-        fits = (status == 0) & (workspace <= self.workspace_bytes)
-        return [
+        taken = status == 0
+        fits = taken & (workspace <= self.workspace_bytes)
+        numbers = rows[fits].tolist(), workspace[fits].tolist(), waves[fits].tolist()
+        candidates = [
             Candidate(AlgorithmConfig(*row), need, wave, origin)
-            for row, need, wave in zip(
-                rows[fits].tolist(), workspace[fits].tolist(), waves[fits].tolist(), strict=True
-            )
+            for row, need, wave in zip(*numbers, strict=True)
         ]
+        return rows[taken], candidates
 
     def check(self, config: AlgorithmConfig) -> Check:
         status, workspace, waves = self._handle.check(lt.as_rows([config]))

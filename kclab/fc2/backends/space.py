@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,7 @@ REDUCTIONS = (1, 2, 4)
 
 PORTION_ROWS = 65_536
 COLUMN = {name: index for index, name in enumerate(NAMES)}
+SHAPE = [COLUMN[name] for name in ("algorithm_id", "tile_id", "stages_id", "cluster_shape")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,48 +89,43 @@ def _changed(config: AlgorithmConfig, values: dict[str, int]) -> list[int]:
     return row
 
 
-def portions(knobs: list[Knobs]) -> Iterator[Tensor]:
-    """Every combination, int32 [n, 9] at a time.
+def plain_rows(knobs: Knobs) -> Iterator[Tensor]:
+    """Every tile, stage count and cluster, with no split-K, swizzle or custom option.
 
-    All algorithms' plain configs (no split-K, swizzle or custom option) come before any other:
-    they are most of what is fast.
+    int32 [n, 9] at a time, as all of these.
     """
-    for each in knobs:
-        yield from _product(each, ((1, 0),), (0,), (0,))
-    for each in knobs:
-        combinations = [
-            (split, swizzle, custom)
-            for split in each.splits
-            for swizzle in each.swizzles
-            for custom in each.customs
-            if (split, swizzle, custom) != ((1, 0), 0, 0)
-        ]
-        for split, swizzle, custom in combinations:
-            yield from _product(each, (split,), (swizzle,), (custom,))
+    yield from _combined(_shapes(knobs), (1, 0), 0, 0)
 
 
-def _product(
-    knobs: Knobs,
-    splits: tuple[tuple[int, int], ...],
-    swizzles: tuple[int, ...],
-    customs: tuple[int, ...],
+def other_rows(knobs: Knobs, accepted: Tensor) -> Iterator[Tensor]:
+    """The same with every other combination of split-K, swizzle and custom option.
+
+    `accepted` are the plain rows that the library takes; only these are combined further. What it
+    refuses plainly it refuses otherwise too, and the full product is a hundred times larger than
+    what is valid of it. An id that takes nothing plainly is asked about split-K alone.
+    """
+    shapes = _shapes(knobs)
+    if not len(accepted):
+        for split in knobs.splits[1:]:
+            yield from _combined(shapes[shapes[:, 3] == 0], split, 0, 0)
+        return
+    for split, swizzle, custom in product(knobs.splits, knobs.swizzles, knobs.customs):
+        if (split, swizzle, custom) != ((1, 0), 0, 0):
+            yield from _combined(accepted[:, SHAPE], split, swizzle, custom)
+
+
+def _shapes(knobs: Knobs) -> Tensor:
+    """int32 [n, 4]: algorithm, tile, stages, cluster."""
+    values = ((knobs.algorithm_id,), knobs.tiles, knobs.stages, CLUSTERS)
+    return torch.cartesian_prod(*(torch.tensor(v, dtype=torch.int32) for v in values))
+
+
+def _combined(
+    shapes: Tensor, split: tuple[int, int], swizzle: int, custom: int
 ) -> Iterator[Tensor]:
-    axes = [
-        torch.tensor(values, dtype=torch.int32)
-        for values in (knobs.tiles, knobs.stages, range(len(splits)), swizzles, customs, CLUSTERS)
-    ]
-    tile, stages, split, swizzle, custom, cluster = torch.cartesian_prod(*axes).unbind(1)
-    pairs = torch.tensor(splits, dtype=torch.int32)[split.long()]
-    columns = {
-        "algorithm_id": torch.full_like(tile, knobs.algorithm_id),
-        "tile_id": tile,
-        "stages_id": stages,
-        "split_k": pairs[:, 0],
-        "reduction_scheme": pairs[:, 1],
-        "cta_swizzle": swizzle,
-        "custom_option": custom,
-        "inner_shape": torch.zeros_like(tile),
-        "cluster_shape": cluster,
-    }
-    rows = torch.stack([columns[name] for name in NAMES], dim=1)
+    rows = torch.zeros(len(shapes), len(NAMES), dtype=torch.int32)
+    rows[:, SHAPE] = shapes
+    fixed = {"split_k": split[0], "reduction_scheme": split[1]}
+    for name, value in {**fixed, "cta_swizzle": swizzle, "custom_option": custom}.items():
+        rows[:, COLUMN[name]] = value
     yield from torch.split(rows, PORTION_ROWS)

@@ -44,6 +44,8 @@ before they are raced: the best of thousands after three samples is mostly luck.
 SCREEN_SLACK = 1.04
 """How much slower than the best of the second look a launch may be to be raced."""
 
+LISTING = 0.3
+"""Share of a race's time for the space that its listing may take, the plainest configs first."""
 LEADERS = 8
 """Entries that whoever watches is shown."""
 CONTENDERS = 24
@@ -164,9 +166,11 @@ class Search:
     def _order(self) -> Order:
         """Every valid config that neither this search nor an earlier one tried."""
         found: list[Candidate] = []
+        now = time.monotonic()
+        ends = now + (1.0 if self.options.exhaustive else LISTING) * (self._search_ends - now)
         for portion in self.bench.gemm.space():
             found += [candidate for candidate in portion if not self._met(candidate.config)]
-            if self._rounds.late():
+            if time.monotonic() >= ends:
                 break
         else:
             self._listed = True
