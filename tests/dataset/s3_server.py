@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -32,9 +36,30 @@ class S3:
     url: str
     bucket: str = "bucket"
     requests: list[tuple[str, str]] = field(default_factory=list)
-    """(method, key) of every request for an object."""
+    """(method, key) of every answered request for an object."""
     gate: Callable[[str, str], None] = lambda method, key: None
     """Called before each object's request; may block, or raise to cut the connection."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _working: int = 0
+
+    def answer(self, environ: dict[str, Any], work: Callable[[], list[bytes]]) -> list[bytes]:
+        """Count a request for an object once it is answered."""
+        request = environ["REQUEST_METHOD"], environ["PATH_INFO"].split("/", 2)[2]
+        self.gate(*request)
+        with self._lock:
+            self._working += 1
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._working -= 1
+                self.requests.append(request)
+
+    def settle(self) -> None:
+        """Wait until what is being answered has been."""
+        while self._working:
+            time.sleep(0.01)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -87,17 +112,11 @@ class Server:
 
     def _counted(self, application: Any) -> Answer:
         def answer(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-            _, _, rest = environ["PATH_INFO"].partition("/")
-            key = rest.partition("/")[2]
-            test = self.current
-            if (
-                test is not None
-                and key
-                and "boto3" not in environ.get("HTTP_USER_AGENT", "").lower()
-            ):
-                test.gate(environ["REQUEST_METHOD"], key)
-                test.requests.append((environ["REQUEST_METHOD"], key))
-            return application(environ, start)
+            key = environ["PATH_INFO"].lstrip("/").partition("/")[2]
+            ours = "boto3" in environ.get("HTTP_USER_AGENT", "").lower()
+            if self.current is None or not key or ours:
+                return application(environ, start)
+            return self.current.answer(environ, lambda: list(application(environ, start)))
 
         return answer
 
@@ -105,3 +124,31 @@ class Server:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+
+
+@contextmanager
+def killed(s3: S3, method: str, tensors: int, *words: object) -> Iterator[None]:
+    """Run `kclab words` until the server has answered for this many tensors, then kill -9 it.
+
+    What it asked after that is never answered, not even once the block begins.
+    """
+    reached, released = threading.Event(), threading.Event()
+
+    def hold(asked: str, key: str) -> None:
+        if key.endswith(".safetensors") and len(s3.asked(method, ".safetensors")) >= tensors:
+            reached.set()
+            released.wait(60)
+            raise ConnectionAbortedError
+
+    s3.gate = hold
+    command = [sys.executable, "-m", "kclab", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        assert reached.wait(60), process.communicate(timeout=5)
+        process.kill()
+        process.communicate()
+        s3.settle()
+        s3.gate = lambda method, key: None
+        yield
+    finally:
+        released.set()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from kclab.db.store import Store
 from tests.conftest import Cli
 from tests.dataset.builder import RootBuilder, floats
 from tests.dataset.conftest import Rows
-from tests.dataset.s3_server import S3
+from tests.dataset.s3_server import S3, killed
 
 URL = "s3://bucket/case/root"
 
@@ -214,10 +211,8 @@ def test_a_killed_import_goes_on_and_fetches_nothing_twice(
     s3: S3, store: Store, source: RootBuilder, rows: Rows
 ) -> None:
     upload(s3, fill(source, 40))
-    process = run_until(s3, store, tensors=50)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    s3.gate = lambda method, key: None
+    with killed(s3, "GET", 50, "--db", store.database, "import", URL):
+        pass
     assert rows("SELECT count(*) FROM capture") == [(0,)]
     kept = {path.stem for path in remains(store) if path.suffix == ".safetensors"}
     assert kept
@@ -229,22 +224,6 @@ def test_a_killed_import_goes_on_and_fetches_nothing_twice(
     assert again.isdisjoint(kept)
     assert len(again) + len(kept) == 80
     assert remains(store) == []
-
-
-def run_until(s3: S3, store: Store, tensors: int) -> subprocess.Popen[bytes]:
-    """A `kclab import` whose further tensors are held back once the server gave this many."""
-    reached = threading.Event()
-
-    def gate(method: str, key: str) -> None:
-        if key.endswith(".safetensors") and len(s3.asked(method, ".safetensors")) >= tensors:
-            reached.set()
-            threading.Event().wait(60)
-
-    s3.gate = gate
-    command = [sys.executable, "-m", "kclab", "--db", str(store.database), "import", URL]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert reached.wait(60)
-    return process
 
 
 def test_a_large_object_goes_on_where_it_broke_off(

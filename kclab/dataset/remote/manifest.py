@@ -13,6 +13,7 @@ from typing import Any
 
 from kclab.core.errors import DatasetRefused
 from kclab.dataset.remote.digests import Digest
+from kclab.dataset.remote.place import Place, RemoteObject
 
 NAME = "kclab/upload.json"
 
@@ -33,6 +34,15 @@ class Manifest:
         }
         text = json.dumps({"complete": self.complete, "files": files}, indent=1)
         return f"{text}\n".encode()
+
+    @classmethod
+    def read(cls, place: Place, objects: Mapping[str, RemoteObject]) -> Manifest | None:
+        """The one among a place's objects, if it is there; raises as `decode`."""
+        listed = objects.get(NAME)
+        if listed is None:
+            return None
+        data = place.read(f"{place.root}/{NAME}", 0, listed.size) if listed.size else b""
+        return cls.decode(data, f"{place.url}/{NAME}")
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Manifest:

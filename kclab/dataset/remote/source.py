@@ -13,7 +13,7 @@ from kclab.dataset.dumps.kinds import DUMPED, PASSES_FOLDER
 from kclab.dataset.options import ImportSummary, Progress
 from kclab.dataset.remote.download import Download
 from kclab.dataset.remote.folder import waiting_folder
-from kclab.dataset.remote.manifest import NAME, Manifest
+from kclab.dataset.remote.manifest import Manifest
 from kclab.dataset.remote.place import Place, RemoteObject
 from kclab.dataset.remote.tree import RemoteTree
 from kclab.db.store import Store
@@ -55,7 +55,7 @@ class RemoteSource:
         place = Place(url)
         root, database = place.root, None
         report("listing", 0, 0)
-        objects = place.objects()
+        objects = _as_written(place, place.objects())
         if not objects:
             root, database = _one_file(place)
             objects = place.objects(root)
@@ -85,26 +85,8 @@ class RemoteSource:
         base = folder.resolve() / "tree" / (leaf if usable else "root")
         base.mkdir(parents=True, exist_ok=True)
         download = Download(self.place, self.root, base, folder, self.report)
-        objects = self._with_digests(download)
         path = base / self.database if self.database else base
-        return RemoteTree(path, self.origin, base, objects, download)
-
-    def _with_digests(self, download: Download) -> dict[str, RemoteObject]:
-        """The objects, with what the export's own list says of them."""
-        listed = self.objects.get(NAME)
-        if listed is None or self.database is not None:
-            return self.objects
-        where = f"{self.origin}/{NAME}"
-        download.fetch([listed])
-        manifest = Manifest.decode((download.target / NAME).read_bytes(), where)
-        if not manifest.complete:
-            raise DatasetRefused(
-                f"{self.origin}: an export to it broke off; give the same kclab export again, and"
-                " it goes on where it stopped."
-            )
-        self.objects = {name: _expected(one, manifest) for name, one in self.objects.items()}
-        self.rows = [self.objects[one.name] for one in self.rows]
-        return self.objects
+        return RemoteTree(path, self.origin, base, self.objects, download)
 
     def _fetch_sibling(self, folder: Path) -> None:
         """`definitions/` beside a capture root, where this machine may look."""
@@ -175,6 +157,19 @@ def _is_dumped(name: str) -> bool:
         or PASSES_FOLDER.fullmatch(folder.rpartition("/")[2]) is not None
         or (folder.count("/") == 0 and DUMPED.fullmatch(leaf) is not None)
     )
+
+
+def _as_written(place: Place, objects: dict[str, RemoteObject]) -> dict[str, RemoteObject]:
+    """The objects, with what an export's own list says of them; raises for one that broke off."""
+    manifest = Manifest.read(place, objects)
+    if manifest is None:
+        return objects
+    if not manifest.complete:
+        raise DatasetRefused(
+            f"{place.url}: an export to it broke off; give the same kclab export again, and it"
+            " goes on where it stopped."
+        )
+    return {name: _expected(one, manifest) for name, one in objects.items()}
 
 
 def _expected(one: RemoteObject, manifest: Manifest) -> RemoteObject:

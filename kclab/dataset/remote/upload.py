@@ -53,7 +53,8 @@ class Upload:
                 " `hf upload-large-folder OWNER/NAME FOLDER --repo-type=dataset`."
             )
         there = place.objects()
-        if there and (NAME not in there or _manifest(place, there[NAME]).complete):
+        found = Manifest.read(place, there)
+        if there and (found is None or found.complete):
             raise BadUsage(f"{place.url}: there is something already; name a new or empty folder.")
         return cls(store, place, there, report)
 
@@ -137,8 +138,3 @@ def _same(there: RemoteObject | None, path: Path, size: int) -> bool:
 def _files(root: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(root):
         yield from (Path(folder) / name for name in names)
-
-
-def _manifest(place: Place, listed: RemoteObject) -> Manifest:
-    data = place.read(f"{place.root}/{NAME}", 0, listed.size)
-    return Manifest.decode(data, f"{place.url}/{NAME}")
