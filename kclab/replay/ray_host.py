@@ -6,15 +6,13 @@ Ray: what a reference does to its process is told in the same words, and costs n
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from kclab import __version__
 from kclab.core.errors import KclabError
+from kclab.core.ray_worker import own_facts
 from kclab.replay.file_state import FileState
 from kclab.replay.ray_files import NodeFiles, named_files
 from kclab.replay.task import Outcome, StoredTensor, Task, decode_task, encode_outcome
@@ -24,24 +22,18 @@ SLICE = 0.25
 """Seconds after which a call returns with what fell, whatever is still at work."""
 
 
-@dataclass(slots=True)
 class Host:
     """Judges tasks for the driver; what it takes and gives is bytes, text and numbers."""
 
-    pool: WorkerPool
-    files: NodeFiles
-    at_hand: dict[int, Task]
-    """Tasks as the driver named them, until their outcome is returned."""
-
-    @classmethod
-    def open(cls, device: str, timeout: float, threads: int) -> Host:
-        """Start the worker process."""
-        pool = WorkerPool(device, 1, timeout, threads)
-        return cls(pool, NodeFiles(pool.folder / "fetched"), {})
+    def __init__(self, device: str, timeout: float, threads: int) -> None:
+        self.pool = WorkerPool(device, 1, timeout, threads)
+        self.files = NodeFiles(self.pool.folder / "fetched")
+        self.at_hand: dict[int, Task] = {}
+        """Tasks as the driver named them, until their outcome is returned."""
 
     def greet(self) -> dict[str, Any]:
         """What this worker is and runs on, or the `problem` that keeps it from running."""
-        facts = {"host": socket.gethostname(), "pid": os.getpid(), "kclab": __version__}
+        facts = own_facts()
         try:
             while not self.pool.greeting:
                 list(self.pool.step(SLICE))

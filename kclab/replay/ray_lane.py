@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kclab.core.ray_worker import name_of
 from kclab.replay.ray_files import Shipping, named_files, state_of
 from kclab.replay.task import Task, encode_task
 
@@ -51,9 +52,8 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """Where it runs: `node host, process 123`."""
-        found = self.greeting or {}
-        return f"node {found.get('host', '?')}, process {found.get('pid', '?')}"
+        """Where it runs."""
+        return name_of(self.greeting)
 
     @property
     def room(self) -> int:
@@ -81,7 +81,7 @@ class Lane:
                     {sha256: bodies[sha256] for sha256 in new},
                     [encode_task(task) for task in parcel],
                     states,
-                    blobs,
+                    blobs=blobs,
                 ),
                 frozenset(task.id for task in parcel),
             )

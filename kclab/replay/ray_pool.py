@@ -7,29 +7,24 @@ more, alone, so that the one to blame takes no other with it a second time.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from kclab import __version__
 from kclab.core.definition import Definition
 from kclab.core.errors import EnvironmentLacking
 from kclab.core.ray_cluster import cluster, places
+from kclab.core.ray_worker import FALSE_STARTS, Staff, check, never_ready, why_lost
 from kclab.core.times import now_us
 from kclab.replay.ray_files import Shipping
 from kclab.replay.ray_lane import MOST, Lane
 from kclab.replay.task import Outcome, Task, decode_outcome
 from kclab.replay.workers import POLL_SECONDS, START_SECONDS
-
-FALSE_STARTS = 3
-"""Workers that may be lost one after the other before any is ready."""
 
 
 class RayPool:
@@ -56,9 +51,12 @@ class RayPool:
         self._stack = ExitStack()
         with ExitStack() as opening:
             self._ray = opening.enter_context(cluster(address))
-            self._gpu, self.room = places(self._ray, device)
+            gpu, self.room = places(self._ray, device)
             self._stack = opening.pop_all()
         self.jobs = min(jobs or self.room, self.room)
+        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        how = ("cuda" if gpu else "cpu", timeout, max(1, cores // self.room))
+        self._staff = Staff(self._ray, gpu, "kclab.replay.ray_host:Host", how)
         self._shipping = Shipping(self._ray)
 
     def __enter__(self) -> RayPool:
@@ -102,18 +100,7 @@ class RayPool:
         """Have as many workers as there is room and work for."""
         load = len(self._waiting) + len(self._alone) + sum(bool(x.at_hand) for x in self._lanes)
         for _ in range(min(self.jobs, load) - len(self._lanes)):
-            self._lanes.append(Lane(self._new_worker()))
-
-    def _new_worker(self) -> Any:
-        threads = 1
-        if self._gpu:
-            cores = self._ray.cluster_resources().get("CPU", 1)
-            threads = max(1, int(cores) // self.room)
-        # Without retries of Ray's own: what was lost, and where, is told apart here.
-        worker = self._ray.remote(worker_class()).options(
-            num_cpus=1, num_gpus=int(self._gpu), max_restarts=0, max_task_retries=0
-        )
-        return worker.remote("cuda" if self._gpu else "cpu", self.timeout, threads)
+            self._lanes.append(Lane(self._staff.hire()))
 
     def _feed(self) -> None:
         for lane in self._lanes:
@@ -147,16 +134,10 @@ class RayPool:
             )
 
     def _answer(self, lane: Lane) -> Iterator[Outcome]:
-        errors = self._ray.exceptions
         try:
             reply = self._ray.get(lane.calls[0].answer)
-        except (
-            errors.RayActorError,
-            errors.NodeDiedError,
-            errors.OutOfMemoryError,
-            errors.ObjectLostError,
-        ) as error:
-            yield from self._lose(lane, str(error))
+        except self._staff.losses as error:
+            yield from self._lose(lane, error)
             return
         lane.calls.popleft()
         if lane.greeting is None:
@@ -172,94 +153,41 @@ class RayPool:
             raise EnvironmentLacking(f"Ray {lane.name}: {reply['problem']}.")
 
     def _greet(self, lane: Lane, greeting: Mapping[str, Any]) -> None:
+        check(greeting)
         lane.greeting = greeting
-        problem = greeting["problem"] or _mismatch(greeting)
-        if problem:
-            raise EnvironmentLacking(f"Ray {lane.name}: {problem}.")
         self._false_starts = 0
         self.greeting = self.greeting or greeting
 
-    def _lose(self, lane: Lane, said: str) -> Iterator[Outcome]:
+    def _lose(self, lane: Lane, error: Exception) -> Iterator[Outcome]:
         """A worker is gone: what it may have been at work on is tried once more, or given up."""
         self._end(lane)
         if lane.greeting is None:
             self._false_starts += 1
             if self._false_starts >= FALSE_STARTS:
-                last = said.strip().rpartition("\n")[2]
-                raise EnvironmentLacking(f"Ray workers end before they are ready: {last}")
+                raise never_ready(error) from error
             return
         begun, waiting = lane.under_way()
         self._waiting.extendleft(reversed(waiting))
         for task in begun:
             if task.id in self._lost:
-                yield _given_up(task, lane, self._lost[task.id], said)
+                yield _given_up(task, lane, self._lost[task.id], error)
             else:
                 self._lost[task.id] = lane.name
                 self._alone.append(task)
 
     def _end(self, lane: Lane) -> None:
         self._lanes.remove(lane)
-        # It may be gone, and so may the cluster.
-        with suppress(self._ray.exceptions.RayError, ValueError):
-            self._ray.kill(lane.actor)
+        self._staff.dismiss(lane.actor)
 
 
-def _given_up(task: Task, lane: Lane, before: str, said: str) -> Outcome:
-    why = ": the node ran low on memory" if "low on memory" in said else ""
+def _given_up(task: Task, lane: Lane, before: str, error: Exception) -> Outcome:
     seconds = time.monotonic() - lane.since
     return Outcome(
         id=task.id,
         status="error",
         seconds=seconds,
         started_us=now_us() - int(seconds * 1e6),
-        reason=f"the Ray worker judging it was lost twice ({before}; then {lane.name}){why}",
+        reason=f"the Ray worker judging it was lost twice ({before}; then {lane.name})"
+        f"{why_lost(error)}",
         device=(lane.greeting or {}).get("device"),
     )
-
-
-def _mismatch(greeting: Mapping[str, Any]) -> str | None:
-    """Why its verdicts would not be this machine's."""
-    ours = importlib.metadata.version("torch").partition("+")[0]
-    theirs = str(greeting["torch"]).partition("+")[0]
-    if greeting["kclab"] != __version__:
-        return f"it has kclab {greeting['kclab']}, here it is {__version__}; install that there"
-    if theirs != ours:
-        return f"it has torch {theirs}, here it is {ours}; install that there"
-    return None
-
-
-def worker_class() -> type:
-    """The class of a Ray worker, which Ray sends along, so that a node without kclab can say so."""
-
-    class Worker:
-        """A door to `kclab.replay.ray_host.Host`."""
-
-        def __init__(self, *how: Any) -> None:
-            self.how = how
-
-        def greet(self) -> dict[str, Any]:
-            try:
-                from kclab.replay.ray_host import Host
-            except ImportError as error:
-                import os
-                import socket
-
-                lacking = f"no kclab that could work ({error}); install this one for"
-                return {
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                    "problem": f"{lacking} {sys.executable}",
-                }
-            self.host = Host.open(*self.how)
-            return self.host.greet()
-
-        def work(self, definitions: Any, tasks: Any, states: Any, blobs: Any) -> dict[str, Any]:
-            import ray
-
-            files = {
-                path: ray.get(blob) if isinstance(blob, ray.ObjectRef) else blob
-                for path, blob in blobs.items()
-            }
-            return self.host.work(definitions, tasks, states, files)
-
-    return Worker

@@ -23,6 +23,7 @@ from kclab import __version__
 from kclab.cli.main import name_cluster
 from kclab.core.errors import BadUsage, EnvironmentLacking
 from kclab.core.ray_cluster import places
+from kclab.core.ray_worker import check, own_facts, worker_class
 from kclab.db.connection import writing
 from kclab.db.rows import CaptureRow, InputValue, add_capture, add_definition, add_workload
 from kclab.db.runs import run
@@ -31,7 +32,7 @@ from kclab.db.verdicts import ReplayRow
 from kclab.replay import Options, Selection
 from kclab.replay import replay as replay_store
 from kclab.replay.ray_files import NodeFiles
-from kclab.replay.ray_pool import RayPool, _mismatch, worker_class
+from kclab.replay.ray_pool import RayPool
 from kclab.replay.task import Outcome, StoredTensor, Task
 from tests.conftest import Cli
 from tests.replay.ray_nodes import Nodes, marked, two_nodes
@@ -299,25 +300,28 @@ def test_without_ray_the_command_to_install_it_is_said(
 
 def test_a_node_without_kclab_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kclab.replay.ray_host", None)
-    greeting = worker_class()("cpu", 1.0, 1).greet()
-    assert greeting["problem"].startswith("no kclab that could work (")
-    assert greeting["problem"].endswith(f"install this one for {sys.executable}")
+    greeting = worker_class()("kclab.replay.ray_host:Host", ("cpu", 1.0, 1)).greet()
+    with pytest.raises(
+        EnvironmentLacking, match=r"^Ray node .+, process \d+: no kclab that could"
+    ) as told:
+        check(greeting)
+    assert str(told.value).endswith(f"install this one for {sys.executable}.")
 
 
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        ({}, None),
-        ({"torch": torch.__version__.partition("+")[0] + "+other"}, None),
-        ({"kclab": "0.0.1"}, f"it has kclab 0.0.1, here it is {__version__}; install that there"),
-        ({"torch": "2.1.0"}, "it has torch 2.1.0, here it is "),
+        ({"kclab": "0.0.1"}, f"it has kclab 0.0.1, here it is {__version__}; install that there."),
+        ({"torch": "2.1.0+cpu"}, "it has torch 2.1.0, here it is "),
     ],
 )
-def test_a_node_with_another_kclab_or_torch_is_refused(
-    theirs: dict[str, str], said: str | None
-) -> None:
-    found = _mismatch({"kclab": __version__, "torch": torch.__version__, **theirs})
-    assert found is None if said is None else (found or "").startswith(said)
+def test_a_node_with_another_kclab_or_torch_is_refused(theirs: dict[str, str], said: str) -> None:
+    with pytest.raises(EnvironmentLacking, match=re.escape(said)):
+        check({**own_facts(), **theirs})
+
+
+def test_a_node_may_have_torchs_build_for_another_device() -> None:
+    check({**own_facts(), "torch": torch.__version__.partition("+")[0] + "+cu999"})
 
 
 def test_a_numbered_gpu_is_rays_to_give(pool: RayPool) -> None:
