@@ -31,15 +31,19 @@ class Definitions:
         return found
 
     def _find(self, family: str, sizes: Mapping[str, Any]) -> tuple[str | None, Definition | None]:
+        if family not in FAMILIES:
+            return (family, self._catalog.get(family)) if self._selects(family) else (None, None)
         try:
             made = FAMILIES[family].make(**sizes)
         except BadUsage as error:
             return f"{family}: {error}", None
-        if self._plan.definitions and not any(
-            fnmatchcase(made.name, glob) for glob in self._plan.definitions
-        ):
+        if not self._selects(made.name):
             return None, None
         known = self._catalog.get(made.name)
         if known is None and self._plan.define_missing:
             known = made
         return made.name, known
+
+    def _selects(self, name: str) -> bool:
+        globs = self._plan.definitions
+        return not globs or any(fnmatchcase(name, glob) for glob in globs)

@@ -58,9 +58,9 @@ class Sighting:
     """A call that is about to happen, in a family's terms."""
 
     family: str
-    """Name of the family in `kclab.core.families`."""
+    """Name of the family in `kclab.core.families`; or of a definition, shipped or the user's."""
     sizes: Mapping[str, Any]
-    """Sizes and options of the family's `make`."""
+    """Sizes and options of the family's `make`; none for a definition."""
     inputs: Mapping[str, Tensor | Late | int | float | bool]
     """By the definition's input names; views are fine, they are read only if wanted."""
     outputs: Callable[[Any], Mapping[str, Tensor]]
