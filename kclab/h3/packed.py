@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from kclab.core.errors import EnvironmentLacking
-from kclab.core.families.references.fc2 import decode
+from kclab.core.families.references.fc2_nvfp4 import decode
 
 if TYPE_CHECKING:
     from torch import Tensor
