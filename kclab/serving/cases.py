@@ -2,9 +2,10 @@
 
 [[case]]
 name = "teapot"
-kind = "image"                # image, edit, completion or chat
+kind = "image"                # image, edit, video, completion or chat
 prompt = "A teapot."
-size = "1024x1024"            # image, edit
+size = "1024x1024"            # image, edit, video
+seconds = 4                   # video
 reference = "photo.png"       # edit: a file beside the TOML, or the name of an earlier case
 outputs = 2
 seed = 42
@@ -14,6 +15,7 @@ payload = { quality = "high" } # anything else that the request should say
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kclab.core.errors import BadUsage
-from kclab.serving.model import Runtime
+from kclab.serving.model import Medium, Runtime
 
 
 class Kind(StrEnum):
@@ -30,6 +32,7 @@ class Kind(StrEnum):
 
     IMAGE = "image"
     EDIT = "edit"
+    VIDEO = "video"
     COMPLETION = "completion"
     CHAT = "chat"
 
@@ -37,8 +40,16 @@ class Kind(StrEnum):
 RUNTIMES = {
     Kind.IMAGE: Runtime.DIFFUSION,
     Kind.EDIT: Runtime.DIFFUSION,
+    Kind.VIDEO: Runtime.DIFFUSION,
     Kind.COMPLETION: Runtime.LLM,
     Kind.CHAT: Runtime.LLM,
+}
+MEDIA = {
+    Kind.IMAGE: Medium.IMAGE,
+    Kind.EDIT: Medium.IMAGE,
+    Kind.VIDEO: Medium.VIDEO,
+    Kind.COMPLETION: Medium.TEXT,
+    Kind.CHAT: Medium.TEXT,
 }
 
 
@@ -51,10 +62,12 @@ class Case:
     prompt: str
     size: str = "1024x1024"
     """Width x height, pixels."""
+    seconds: int = 4
+    """Length of a video."""
     reference: str | None = None
     """The image that an edit starts from: a file, or the name of an earlier image case."""
     outputs: int = 1
-    """How many images or completions to ask for."""
+    """How many images, videos or completions to ask for."""
     seed: int = 42
     max_tokens: int = 8
     payload: Mapping[str, Any] = field(default_factory=dict)
@@ -65,12 +78,9 @@ class Case:
     @property
     def request_id(self) -> str:
         """What receipts call the request."""
-        stem = f"qwen_image21_{self.name}" if self.own and _is_image(self) else self.name
+        is_image = MEDIA[self.kind] is Medium.IMAGE
+        stem = f"qwen_image21_{self.name}" if self.own and is_image else self.name
         return stem if self.outputs == 1 else f"{stem}_batch{self.outputs}"
-
-
-def _is_image(case: Case) -> bool:
-    return RUNTIMES[case.kind] is Runtime.DIFFUSION
 
 
 OWN_CASES = (
@@ -104,6 +114,13 @@ OWN_CASES = (
         own=True,
     ),
     Case(
+        "clip",
+        Kind.VIDEO,
+        "A small wooden boat leaves a quiet harbour at sunrise; gulls cry and water laps.",
+        size="960x544",
+        own=True,
+    ),
+    Case(
         "completion",
         Kind.COMPLETION,
         "The three laws of thermodynamics, in plain words:",
@@ -119,24 +136,24 @@ OWN_CASES = (
 """In the order in which they are sent: `edit` needs the square's image."""
 
 
-def own_names(runtime: Runtime) -> list[str]:
-    """kclab's own cases for one of the runtimes."""
-    return [case.name for case in OWN_CASES if RUNTIMES[case.kind] is runtime]
+def own_cases(medium: Medium) -> list[Case]:
+    """kclab's own cases for models that make this."""
+    return [case for case in OWN_CASES if MEDIA[case.kind] is medium]
 
 
 def choose_cases(
-    runtime: Runtime,
+    medium: Medium,
     names: Sequence[str],
     file: Path | None,
     outputs: int,
     reference: Path | None,
 ) -> list[Case]:
-    """The cases to send, in order; every one of them makes sense for this runtime.
+    """The cases to send, in order; every one of them makes sense for the model's runtime.
 
-    Without names: the file's, or else all of kclab's own for the runtime. `outputs` applies to
-    kclab's own; `reference` replaces what edits start from. Raises BadUsage.
+    Without names: the file's, or else all of kclab's own for what the model makes. `outputs`
+    applies to kclab's own; `reference` replaces what edits start from. Raises BadUsage.
     """
-    own = [replace(case, outputs=outputs) for case in OWN_CASES if RUNTIMES[case.kind] is runtime]
+    own = [replace(case, outputs=outputs) for case in own_cases(medium)]
     read = read_cases(file) if file is not None else []
     known = {case.name: case for case in [*own, *read]}
     chosen = [known[name] for name in known if name in names]
@@ -144,11 +161,13 @@ def choose_cases(
     if unknown:
         raise BadUsage(f"no case {unknown[0]!r} for this model; there are {', '.join(known)}.")
     chosen = chosen or read or own
+    runtime = RUNTIMES[own[0].kind]
     for case in chosen:
+        # A pipeline that kclab does not know may make either, images or videos.
         if RUNTIMES[case.kind] is not runtime:
             raise BadUsage(
                 f"case {case.name}: {case.kind} is not for a {runtime} model; "
-                f"its cases are {', '.join(own_names(runtime))}."
+                f"its cases are {', '.join(case.name for case in own)}."
             )
     return _with_references(chosen, reference)
 
@@ -193,9 +212,10 @@ def read_cases(file: Path) -> list[Case]:
     return cases
 
 
+_SIZE = re.compile(r"[1-9]\d*x[1-9]\d*")
 _TYPES: Mapping[str, type] = {
     **{name: str for name in ("name", "kind", "prompt", "size", "reference")},
-    **{name: int for name in ("outputs", "seed", "max_tokens")},
+    **{name: int for name in ("outputs", "seconds", "seed", "max_tokens")},
     "payload": dict,
 }
 
@@ -212,8 +232,10 @@ def _read_case(file: Path, number: int, table: Mapping[str, Any]) -> Case:
         raise BadUsage(f"{where}: {missing[0]} is missing.")
     if table["kind"] not in list(Kind):
         raise BadUsage(f"{where}: kind {table['kind']!r}; expected {', '.join(Kind)}.")
-    if table.get("outputs", 1) < 1 or table.get("max_tokens", 1) < 1:
-        raise BadUsage(f"{where}: outputs and max_tokens are at least 1.")
+    if any(table.get(key, 1) < 1 for key in ("outputs", "seconds", "max_tokens")):
+        raise BadUsage(f"{where}: outputs, seconds and max_tokens are at least 1.")
+    if not _SIZE.fullmatch(table.get("size", "1x1")):
+        raise BadUsage(f"{where}: size {table['size']!r}; write width x height, as 1024x1024.")
     values = {**table, "kind": Kind(table["kind"])}
     beside = file.parent / str(table.get("reference"))
     if beside.is_file():

@@ -19,6 +19,7 @@ from kclab.serving.files import file_path, keep_file, sha256_of
 from kclab.serving.images import Image, image_of
 from kclab.serving.payloads import ENDPOINTS, payload_of
 from kclab.serving.requests import Client, Reply, Upload, Watch
+from kclab.serving.videos import Video, fetch_videos, finished_job
 
 ERROR_TEXT = 4_000
 """Characters of an error response that are kept."""
@@ -31,7 +32,7 @@ class Answer:
     response: Any
     """The body without image bytes."""
     outputs: list[dict[str, Any]]
-    """Images: sha256, file within the store, size. Completions: finish reason and length."""
+    """Images, videos: sha256, file within the store, size. Completions: finish reason, length."""
     problem: str | None = None
     """Why the response is not what was asked for."""
 
@@ -78,6 +79,7 @@ class Exchanges:
         client: Client,
         model: str,
         inference_steps: int | None,
+        architecture: str | None = None,
     ):
         self._store = store
         self._connection = connection
@@ -85,6 +87,7 @@ class Exchanges:
         self._client = client
         self._model = model
         self._inference_steps = inference_steps
+        self._architecture = architecture
         self._images: dict[str, Path] = {}
         """Case -> its first image."""
 
@@ -93,7 +96,7 @@ class Exchanges:
         asked = Asked(
             case,
             case.request_id,
-            payload_of(case, self._model, self._inference_steps),
+            payload_of(case, self._model, self._inference_steps, self._architecture),
             self._upload(case),
             row=0,
             started_us=now_us(),
@@ -109,15 +112,16 @@ class Exchanges:
 
         Raises EngineFailed where the answer is missing or wrong; the row is complete by then.
         """
+        reply = None
         try:
             reply = self._client.post(
                 ENDPOINTS[asked.case.kind], asked.payload, asked.upload, watch
             )
+            answer = self._judged(asked.case, reply, watch)
         except BaseException as error:
-            self._keep(asked, None, Answer(None, [], str(error) or type(error).__name__))
+            self._keep(asked, reply, Answer(None, [], str(error) or type(error).__name__))
             raise
-        answer = self._judged(asked.case, reply)
-        self._keep(asked, reply.status, answer)
+        self._keep(asked, reply, answer)
         if answer.problem is not None:
             raise EngineFailed(f"{asked.request_id}: {answer.problem}")
         return answer
@@ -132,7 +136,7 @@ class Exchanges:
         except OSError as error:
             raise BadUsage(f"{path}: cannot be read ({error.strerror}).") from error
 
-    def _judged(self, case: Case, reply: Reply) -> Answer:
+    def _judged(self, case: Case, reply: Reply, watch: Watch) -> Answer:
         if not reply.ok:
             text = reply.text[:ERROR_TEXT]
             return Answer(text, [], f"the server answered HTTP {reply.status}: {text[:300]}")
@@ -140,6 +144,8 @@ class Exchanges:
             body = json.loads(reply.text)
         except ValueError:
             return Answer(reply.text[:ERROR_TEXT], [], "the answer is not JSON.")
+        if case.kind is Kind.VIDEO:
+            return self._videos_of(case, body, watch)
         if case.kind in (Kind.IMAGE, Kind.EDIT):
             return self._images_of(case, body)
         return _completions_of(case, body)
@@ -160,6 +166,33 @@ class Exchanges:
         _check_count(answer, case, len(items), "images")
         return answer
 
+    def _videos_of(self, case: Case, body: Any, watch: Watch) -> Answer:
+        """Wait for the job that the answer names, and keep what it made."""
+        endpoint, answer = ENDPOINTS[case.kind], Answer(body, [])
+        try:
+            job = finished_job(self._client, endpoint, body, self._client.timeout, watch)
+            answer.response = job
+            for video in fetch_videos(self._client, endpoint, job, _made(job, case), watch):
+                answer.outputs.append(self._kept_video(video))
+        except EngineFailed as error:
+            watch()  # a dead engine explains it better
+            answer.problem = str(error)
+        _check_count(answer, case, len(answer.outputs), "videos")
+        return answer
+
+    def _kept_video(self, video: Video) -> dict[str, Any]:
+        digest = keep_file(self._store, video.data, ".mp4")
+        path = file_path(self._store, digest, ".mp4")
+        return {
+            "sha256": digest,
+            "path": str(path.relative_to(self._store.database.parent)),
+            "bytes": len(video.data),
+            "width": video.width,
+            "height": video.height,
+            "seconds": video.seconds,
+            "tracks": video.tracks,
+        }
+
     def _kept(self, case: Case, image: Image) -> dict[str, Any]:
         digest = keep_file(self._store, image.data, ".png")
         path = file_path(self._store, digest, ".png")
@@ -173,19 +206,27 @@ class Exchanges:
             "channels": image.channels,
         }
 
-    def _keep(self, asked: Asked, status: int | None, answer: Answer) -> None:
+    def _keep(self, asked: Asked, reply: Reply | None, answer: Answer) -> None:
         receipt = {
             "response": answer.response,
             "outputs": answer.outputs,
             "requested_outputs": asked.case.outputs,
             "actual_outputs": len(answer.outputs),
+            **({"elapsed_us": reply.elapsed_us} if reply else {}),
             **({"error": answer.problem} if answer.problem else {}),
         }
+        status, finished = (reply.status, reply.finished_us) if reply else (None, now_us())
         with writing(self._connection):
             self._connection.execute(
                 "UPDATE request SET response = ?, status_code = ?, finished_us = ? WHERE id = ?",
-                (to_json(receipt), status, now_us(), asked.row),
+                (to_json(receipt), status, finished, asked.row),
             )
+
+
+def _made(job: dict[str, Any], case: Case) -> int:
+    """How many videos a job says that it made; as many as asked where it does not say."""
+    count = job.get("num_outputs")
+    return count if isinstance(count, int) else case.outputs
 
 
 def _completions_of(case: Case, body: Any) -> Answer:

@@ -62,7 +62,7 @@ def prepare(options: ServeOptions) -> Job:
         )
     model = read_model(options.model_path)
     cases = choose_cases(
-        model.runtime,
+        model.medium,
         options.cases,
         options.case_file,
         options.outputs,

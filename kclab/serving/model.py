@@ -23,6 +23,18 @@ class Runtime(StrEnum):
     LLM = "llm"
 
 
+class Medium(StrEnum):
+    """What a model makes."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    TEXT = "text"
+
+
+VIDEO_PIPELINES = ("LTX2", "MiniMaxH3")
+"""How the architectures begin that make videos."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model as its folder describes it; None where it does not say."""
@@ -40,6 +52,14 @@ class Model:
     """The checkpoint's own sampling schedule, one number a step."""
     root: str | None
     """The class whose calls are the steps."""
+
+    @property
+    def medium(self) -> Medium:
+        """What it makes; a pipeline that is not known is taken for one of images."""
+        if self.runtime is Runtime.LLM:
+            return Medium.TEXT
+        is_video = (self.architecture or "").startswith(VIDEO_PIPELINES)
+        return Medium.VIDEO if is_video else Medium.IMAGE
 
     @property
     def served_name(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import requests
 
 from kclab.core.errors import EngineFailed
+from kclab.core.times import now_us
 
 HEALTH_SECONDS = 5.0
 """For one look at /health."""
@@ -32,7 +33,16 @@ class Reply:
     """What came back."""
 
     status: int
-    text: str
+    data: bytes
+    finished_us: int
+    """When the whole answer was there, microseconds UTC."""
+    elapsed_us: int
+    """Since it was sent."""
+
+    @property
+    def text(self) -> str:
+        """The body, as servers of JSON write it."""
+        return self.data.decode("utf-8", errors="replace")
 
     @property
     def ok(self) -> bool:
@@ -53,7 +63,7 @@ class Client:
 
     def __init__(self, url: str, timeout: float):
         self.url = url.rstrip("/")
-        self._timeout = timeout
+        self.timeout = timeout
         """Seconds for one request, whole."""
         self._session = requests.Session()
         self._session.trust_env = False
@@ -71,7 +81,7 @@ class Client:
         while not _watched(self.is_healthy, watch):
             if time.monotonic() > deadline:
                 raise EngineFailed(f"{self.url} did not become healthy within {seconds:g} seconds.")
-            _pause(PAUSE_SECONDS, watch)
+            pause(PAUSE_SECONDS, watch)
 
     def post(
         self, endpoint: str, payload: Mapping[str, Any], upload: Upload | None, watch: Watch
@@ -81,20 +91,30 @@ class Client:
         Raises EngineFailed where none comes, and what `watch` raises meanwhile.
         """
 
+        return self._exchange("POST", endpoint, watch, _body(payload, upload))
+
+    def get(self, endpoint: str, watch: Watch) -> Reply:
+        """Ask for what lies there, and wait for the whole of it; raises as `post`."""
+        return self._exchange("GET", endpoint, watch, {})
+
+    def _exchange(self, method: str, endpoint: str, watch: Watch, body: dict[str, Any]) -> Reply:
         def send() -> Reply:
-            response = self._session.post(
+            started = now_us()
+            response = self._session.request(
+                method,
                 f"{self.url}{endpoint}",
-                **_body(payload, upload),
-                timeout=(CONNECT_SECONDS, self._timeout),
+                **body,
+                timeout=(CONNECT_SECONDS, self.timeout),
             )
-            return Reply(response.status_code, response.text)
+            data, finished = response.content, now_us()
+            return Reply(response.status_code, data, finished, finished - started)
 
         try:
-            return _watched(send, _with_deadline(watch, self._timeout, endpoint))
+            return _watched(send, _with_deadline(watch, self.timeout, endpoint))
         except requests.Timeout as error:
-            raise _too_late(endpoint, self._timeout) from error
+            raise _too_late(endpoint, self.timeout) from error
         except requests.RequestException as error:
-            _pause(DEATH_SECONDS, watch)  # a dying engine explains it better
+            pause(DEATH_SECONDS, watch)  # a dying engine explains it better
             raise EngineFailed(f"{endpoint}: no whole answer came ({_reason(error)}).") from error
 
 
@@ -127,7 +147,8 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def _pause(seconds: float, watch: Watch) -> None:
+def pause(seconds: float, watch: Watch) -> None:
+    """Wait, and watch meanwhile."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         watch()

@@ -188,7 +188,13 @@ def _ask_all(
     progress: Progress,
 ) -> list[Served]:
     exchanges = Exchanges(
-        store, active.connection, active.id, server.client, job.served_name, job.inference_steps
+        store,
+        active.connection,
+        active.id,
+        server.client,
+        job.served_name,
+        job.inference_steps,
+        job.model.architecture,
     )
     orders = Orders(ControlFolder.of(store.database, active.uuid).path)
     served = []

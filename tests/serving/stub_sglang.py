@@ -10,6 +10,8 @@ STUB holds words with commas, each `word` or `word:value`:
     html          the answer is no JSON                 truncated   it ends too early
     few, many     one image too few, too many           listless    no list of images
     dataurl, nopad, newline, foreign, url, nullb64, empty, notpng, cutpng: as what images come
+    jobfails, jobnever, jobless, jobgone, cutjob   what becomes of a video's job
+    nofile, notmp4, cutmp4, nomovie                what comes as the video
     torch         a model of torch computes two steps a request, and one at each health probe
     plugin        loads kclab's plugin, as SGLang would
 
@@ -80,7 +82,46 @@ def image() -> dict[str, Any]:
     return made[0] if made else {"b64_json": text}
 
 
+def mp4() -> bytes:
+    def box(kind: bytes, *parts: bytes) -> bytes:
+        body = b"".join(parts)
+        return struct.pack(">I4s", 8 + len(body), kind) + body
+
+    def track(width: int, height: int) -> bytes:
+        header = bytes(76) + struct.pack(">II", width << 16, height << 16)
+        return box(b"trak", box(b"tkhd", header))
+
+    length = bytes(12) + struct.pack(">II", 1000, 4042) + bytes(80)
+    movie = box(b"moov", box(b"mvhd", length), track(0, 0), track(64, 32))
+    if "nomovie" in WORDS:
+        movie = b""
+    data = box(b"ftyp", b"isom") + movie + box(b"mdat", b"pixels")
+    if "notmp4" in WORDS:
+        data = b"<html>" + data
+    return data[:-4] if "cutmp4" in WORDS else data
+
+
+JOBS: dict[str, dict[str, Any]] = {}
+
+
+def new_job(asked: dict[str, Any]) -> dict[str, Any]:
+    if "jobless" in WORDS:
+        return {"object": "video"}
+    count = asked.get("n", 1) + ("many" in WORDS) - ("few" in WORDS)
+    job = {"id": f"job-{len(JOBS)}", "status": "queued", "progress": 0, "num_outputs": None}
+    JOBS[job["id"]] = {**job, "status": "completed", "progress": 100, "num_outputs": count}
+    if "jobfails" in WORDS:
+        JOBS[job["id"]] = {**job, "status": "failed", "error": {"message": "no VAE in sight"}}
+    if "jobnever" in WORDS:
+        JOBS[job["id"]] = {**job, "status": "in_progress", "progress": 40}
+    if "jobgone" in WORDS:
+        JOBS.clear()
+    return job
+
+
 def answer(path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    if path.endswith("/videos"):
+        return new_job(asked)
     count = int(asked.get("n", 1)) + ("many" in WORDS) - ("few" in WORDS)
     if path.endswith("/chat/completions"):
         return {"choices": [{"message": {"content": "hm"}, "finish_reason": "stop"}] * count}
@@ -104,7 +145,20 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def reply_video(self) -> None:
+        _, _, number, *content = self.path.strip("/").split("/")
+        if number not in JOBS or (content and "nofile" in WORDS):
+            self.reply(404, b'{"detail": "Video not found"}')
+        elif content:
+            self.reply(200, mp4())
+        else:
+            body = json.dumps(JOBS[number]).encode()
+            self.reply(200, body[:-9] if "cutjob" in WORDS else body)
+
     def do_GET(self) -> None:
+        if self.path.startswith("/v1/videos/"):
+            self.reply_video()
+            return
         slow = float(WORDS.get("slow", 0))
         ready = "never" not in WORDS and time.monotonic() - STARTED >= slow
         if ready:

@@ -9,18 +9,18 @@ import pytest
 from kclab.core.errors import BadUsage
 from kclab.serving.cases import Case, Kind, choose_cases, read_cases
 from kclab.serving.job import default_steps
-from kclab.serving.model import Runtime
+from kclab.serving.model import Medium
 from kclab.serving.payloads import payload_of
 
 
 def choose(*names: str, file: Path | None = None, outputs: int = 1, image: Path | None = None,
-           runtime: Runtime = Runtime.DIFFUSION) -> list[Case]:  # fmt: skip
-    return choose_cases(runtime, names, file, outputs, image)
+           medium: Medium = Medium.IMAGE) -> list[Case]:  # fmt: skip
+    return choose_cases(medium, names, file, outputs, image)
 
 
 def test_all_own_cases_of_the_runtime_without_names() -> None:
     assert [case.name for case in choose()] == ["square", "landscape", "edit", "alpha"]
-    assert [case.name for case in choose(runtime=Runtime.LLM)] == ["completion", "chat"]
+    assert [case.name for case in choose(medium=Medium.TEXT)] == ["completion", "chat"]
 
 
 def test_order_is_kclabs_so_that_edit_finds_the_squares_image() -> None:
@@ -94,10 +94,11 @@ def test_toml_cases_say_what_is_sent(tmp_path: Path) -> None:
         ("", "no \\[\\[case\\]\\]"),
         ("[[case", "cases.toml"),
         ('[[case]]\nname = "a"\nkind = "image"', "case a: prompt is missing"),
-        ('[[case]]\nname = "a"\nkind = "video"\nprompt = "p"', "case a: kind 'video'"),
+        ('[[case]]\nname = "a"\nkind = "movie"\nprompt = "p"', "case a: kind 'movie'"),
         ('[[case]]\nname = "a"\nkind = "image"\nprompt = "p"\nsteps = 3', "no key 'steps'"),
         ('[[case]]\nname = "a"\nkind = "image"\nprompt = "p"\nseed = true', "seed is True"),
         ('[[case]]\nname = "a"\nkind = "image"\nprompt = "p"\noutputs = 0', "at least 1"),
+        ('[[case]]\nname = "a"\nkind = "video"\nprompt = "p"\nsize = "big"', "size 'big'"),
         ('[[case]]\nname = "a"\nkind = "chat"\nprompt = "p"\n' * 2, "two cases are called 'a'"),
     ],
 )
@@ -122,7 +123,7 @@ def test_image_payload_is_the_agreed_one() -> None:
 
 
 def test_text_payloads_carry_the_prompt_in_their_own_way() -> None:
-    completion, chat = (payload_of(c, "m", None) for c in choose(runtime=Runtime.LLM))
+    completion, chat = (payload_of(c, "m", None) for c in choose(medium=Medium.TEXT))
     assert completion["prompt"] and completion["max_tokens"] == 8
     assert chat["messages"][0]["role"] == "user"
 
