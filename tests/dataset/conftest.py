@@ -51,7 +51,7 @@ def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """A local S3 with an empty bucket; the environment leads to it."""
     from tests.dataset.s3_server import S3
 
-    test = S3(s3_server.url)
+    test = S3(s3_server.url, s3_server.client)
     for name, value in test.environment.items():
         monkeypatch.setenv(name, value)
     test.client.create_bucket(Bucket=test.bucket)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import boto3
@@ -34,6 +33,8 @@ class S3:
     """The server, seen from a test that has one bucket of its own."""
 
     url: str
+    client: Any
+    """boto3's, whose own requests are not counted."""
     bucket: str = "bucket"
     requests: list[tuple[str, str]] = field(default_factory=list)
     """(method, key) of every answered request for an object."""
@@ -64,16 +65,6 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url}
-
-    @cached_property
-    def client(self) -> Any:
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            aws_access_key_id="x",
-            aws_secret_access_key="y",
-            region_name="us-east-1",
-        )
 
     def listed(self) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
@@ -107,6 +98,13 @@ class Server:
             "127.0.0.1", 0, self._counted(application), threaded=True, request_handler=_Quiet
         )
         self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id="x",
+            aws_secret_access_key="y",
+            region_name="us-east-1",
+        )
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
         self._thread.start()
 

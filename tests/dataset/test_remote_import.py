@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 from kclab.core.errors import BadUsage, DatabaseBusy, DatasetRefused, EnvironmentLacking
 from kclab.dataset.importing import import_source
@@ -179,8 +180,10 @@ def test_faults_of_who_and_where_say_what_to_do(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(EnvironmentLacking, match=r"no credentials .*AWS_PROFILE"):
         import_source(store, URL)
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_a_missing_package_names_the_extra(

@@ -186,7 +186,7 @@ def _connect(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        system, path = url_to_fs(url, skip_instance_cache=True)
+        system, path = url_to_fs(url)
     except ImportError as error:
         cure = "; pip install 'kclab[remote]'" if scheme in (*S3, HUGGING_FACE) else ""
         raise EnvironmentLacking(
