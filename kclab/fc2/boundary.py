@@ -245,6 +245,24 @@ def _row(row: sqlite3.Row) -> BoundaryRow:
     )
 
 
+def digests_of(connection: sqlite3.Connection, row: BoundaryRow) -> dict[str, str]:
+    """The blobs of a stored boundary's operands and surroundings; empty where a recipe is kept."""
+    stored = connection.execute(
+        "SELECT name, blob_sha256 FROM workload_input WHERE workload_id = ?"
+        " AND blob_sha256 IS NOT NULL",
+        (row.workload_id,),
+    ).fetchall()
+    if not stored:
+        return {}
+    around = connection.execute(
+        "SELECT gate_up_sha256, block_input_sha256, block_output_sha256 FROM fc2_boundary"
+        " WHERE id = ?",
+        (row.id,),
+    ).fetchone()
+    surroundings = zip(SURROUNDINGS, tuple(around), strict=True)
+    return dict(map(tuple, stored)) | {name: sha for name, sha in surroundings if sha is not None}
+
+
 def load_boundary(
     store: Store, connection: sqlite3.Connection, row: BoundaryRow, device: str
 ) -> Boundary:
@@ -254,36 +272,30 @@ def load_boundary(
     """
     from kclab.blob.tensors import to_tensor
 
-    stored = connection.execute(
-        "SELECT name, blob_sha256 FROM workload_input WHERE workload_id = ?"
-        " AND blob_sha256 IS NOT NULL",
-        (row.workload_id,),
-    ).fetchall()
+    stored = digests_of(connection, row)
     if not stored:
-        return _make_again(row, device)
-    tensors = {name: to_tensor(store.blobs.read(sha256), device) for name, sha256 in stored}
-    around = connection.execute(
-        "SELECT gate_up_sha256, block_input_sha256, block_output_sha256 FROM fc2_boundary"
-        " WHERE id = ?",
-        (row.id,),
-    ).fetchone()
-    gate_up, block_input, block_output = (
-        None if sha256 is None else to_tensor(store.blobs.read(sha256), device)
-        for sha256 in tuple(around)
+        return make_again(row, device)
+    return with_tensors(
+        row, {name: to_tensor(store.blobs.read(sha256), device) for name, sha256 in stored.items()}
     )
+
+
+def with_tensors(row: BoundaryRow, tensors: Mapping[str, Tensor]) -> Boundary:
+    """A stored boundary of its tensors, named as in `digests_of`."""
+    around = {name: tensors.get(name) for name in SURROUNDINGS}
+    operands = {name: tensor for name, tensor in tensors.items() if name not in around}
     return Boundary(
         row.problem,
-        Operands(**tensors),
-        gate_up,
-        block_input,
-        block_output,
-        row.source,
-        row.block,
-        row.recipe,
+        Operands(**operands),
+        **around,
+        source=row.source,
+        block=row.block,
+        recipe=row.recipe,
     )
 
 
-def _make_again(row: BoundaryRow, device: str) -> Boundary:
+def make_again(row: BoundaryRow, device: str) -> Boundary:
+    """A synthetic boundary after its recipe. Raises BadUsage on another kind of device."""
     kind = row.recipe.get("generator", "cpu")
     if kind != device.split(":")[0]:
         raise BadUsage(

@@ -137,8 +137,8 @@ def stored_winners(
     allowed = [row for row in fitting if ungated or row["gates"] == "gated"]
     if not allowed:
         raise NothingMatched(
-            f"{len(fitting)} stored winners have passed no gate; run kclab fc2 block-gate, "
-            "or say ungated=True."
+            f"{len(fitting)} stored winners have passed no gate; run kclab fc2 sweep --confirm 3 "
+            "or kclab fc2 block-gate, or say ungated=True."
         )
     return {key_of(_problem(row)): parse_config(row["config"]) for row in allowed}
 

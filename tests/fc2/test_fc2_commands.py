@@ -283,6 +283,34 @@ def test_confirmation_runs_fresh_processes(fc2: Callable[..., Any], store: Store
     assert rows(store, "SELECT kind, status FROM fc2_gate") == [("process", "passed")] * 2
 
 
+def add_gate(store: Store, kind: str, status: str, run: int) -> None:
+    """A gate of the best config, said by a run."""
+    with closing(store.write()) as connection:
+        connection.execute(
+            "INSERT INTO fc2_gate(run_id, boundary_id, config_id, validity_id, kind, status, at_us)"
+            " SELECT ?, boundary_id, config_id, validity_id, ?, ?, 0 FROM fc2_gate LIMIT 1",
+            (run, kind, status),
+        )
+
+
+def test_holding_in_fresh_processes_makes_a_winner_gated(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics", "--confirm", "1")
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+
+    def state() -> Any:
+        return found(fc2("best", "--format", "json"))[0]["gates"]
+
+    assert state() == "gated"
+    add_gate(store, "process", "failed", run=1)
+    assert state() == "failed", "one of a run's processes did not agree"
+    add_gate(store, "process", "passed", run=3)
+    assert state() == "gated", "a newer run of the same gate makes it good"
+    add_gate(store, "block", "failed", run=2)
+    assert state() == "failed", "and another kind's failure does not go away by it"
+
+
 def test_asking_loads_no_torch() -> None:
     code = "import sys, kclab.cli.fc2, kclab.db.queries.fc2; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

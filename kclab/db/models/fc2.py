@@ -194,6 +194,7 @@ class SearchResult(SQLModel, table=True):
             "is_control",
             "required_workspace",
             "checked",
+            "stage",
         ),
         Index("ix_fc2_result_boundary", "boundary_id"),
         Index("ix_fc2_result_config", "config_id", "measured_us"),

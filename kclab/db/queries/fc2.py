@@ -22,12 +22,15 @@ CHOOSING = "('heuristics', 'neighbours', 'space')"
 """Stages whose results chose a sweep's winners: the fastest of many is lucky in part, so they count
 only where nothing was measured again."""
 
+LATER = 1 << 60
+"""More microseconds than any time has: what was measured again comes after all that was not."""
+
 ORDER = (
     f"r.stage IN {CHOOSING},"
     " CASE WHEN r.verdict = 'FAST' THEN 0 WHEN r.is_control THEN 1 ELSE 2 END,"
     " r.ratio DESC, r.required_workspace, config"
 )
-"""What was measured again first; then decided gains, the heuristic's own choice, what is undecided."""
+"""What was measured again comes first; then decided gains, B0 itself, and what is undecided."""
 
 FIELDS = f"""
     w.uuid AS workload, b.precision, b.m, b.m_padded, b.n, b.k, b.fast_accumulation, b.block,
@@ -46,11 +49,15 @@ FROM = """
 """
 
 GATES = """
-    (SELECT CASE WHEN sum(g.status = 'failed') THEN 'failed'
-            WHEN sum(g.kind IN ('block', 'trajectory')) THEN 'gated' ELSE 'not gated' END
+    (SELECT CASE WHEN count(*) = 0 THEN 'not gated' WHEN sum(g.status = 'failed') THEN 'failed'
+            ELSE 'gated' END
      FROM fc2_gate g WHERE g.config_id = r.config_id AND g.boundary_id = r.boundary_id
-       AND g.validity_id = r.validity_id) AS gates
+       AND g.validity_id = r.validity_id
+       AND g.run_id = (SELECT max(n.run_id) FROM fc2_gate n WHERE n.config_id = g.config_id
+         AND n.boundary_id = g.boundary_id AND n.validity_id = g.validity_id
+         AND n.kind = g.kind)) AS gates
 """
+"""The newest run of each kind of gate speaks for it: a failure is made good by passing again."""
 
 
 def best_results(
@@ -78,21 +85,22 @@ def best_results(
     if gpu:
         terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
     where = " AND ".join([ELIGIBLE, *(term for term, _ in terms)])
-    # The newest result of a config speaks for it; then the best of a boundary is chosen.
+    # The newest result that did not choose itself speaks for a config; then a boundary's best is
+    # chosen.
     # This part sees every result: narrow rows of one index in its own order, only the joins that a
     # filter needs, and SQLite's rule that beside max() the other columns are of that very row.
     latest = f"""
         SELECT r.id, r.boundary_id, r.validity_id, r.config_id, r.ratio, r.verdict, r.is_control,
-            r.required_workspace, max(r.measured_us)
+            r.required_workspace, r.stage,
+            max((r.stage NOT IN {CHOOSING}) * {LATER} + r.measured_us)
         FROM fc2_result r {_joins(precision or workload, workload, gpu)} WHERE {where}
         GROUP BY r.boundary_id, r.validity_id, r.config_id
     """
     ranked = f"""
         SELECT r.id, row_number() OVER (
             PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
-        FROM (SELECT l.*, {CONFIG_TEXT} AS config, whole.stage FROM ({latest}) l
-              JOIN algo_config c ON c.id = l.config_id
-              JOIN fc2_result whole ON whole.id = l.id) r
+        FROM (SELECT l.*, {CONFIG_TEXT} AS config FROM ({latest}) l
+              JOIN algo_config c ON c.id = l.config_id) r
         JOIN fc2_validity v ON v.id = r.validity_id
     """
     rows = connection.execute(
