@@ -28,6 +28,7 @@ ALLCLOSE = "allclose"
 EXACT = "exact"
 BYTES = "bytes"
 GDN_PREFILL_STATE = "gdn_prefill_state"
+GDN_UPDATE_STATE = "gdn_update_state"
 
 DEFAULTS: Mapping[str, tuple[float, float]] = {
     "bfloat16": (0.016, 0.005),
@@ -54,7 +55,7 @@ LOW_BIT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StateBounds:
-    """Bounds of `gdn_prefill_state`, each against the engine's own magnitude."""
+    """Bounds of a state's errors, each against the engine's own magnitude; see POLICIES."""
 
     relative_rms: float = 0.01
     """RMS error over the engine's RMS; a row's own `relative_rms` takes the larger side's."""
@@ -62,11 +63,17 @@ class StateBounds:
     head_relative_rms: float = 0.02
 
 
-POLICIES: Mapping[str, StateBounds] = {GDN_PREFILL_STATE: StateBounds()}
+POLICIES: Mapping[str, StateBounds] = {
+    GDN_PREFILL_STATE: StateBounds(),
+    GDN_UPDATE_STATE: StateBounds(0.004, 0.004, 0.004),
+}
 """Named metric policies.
 
 `gdn_prefill_state`: a gated-delta-rule engine rounds its chunk's matrix operands to bfloat16
 although the final state is float32, so elements differ by far more than a float32 tolerance.
+
+`gdn_update_state`: SGLang's packed decode rounds the write gate sigmoid(b) to b's dtype before it
+scales what is written; the bounds are bfloat16's epsilon, 2^-8.
 """
 
 STATE_DEFINITIONS = "gated_delta_rule_prefill_"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kclab.core.tolerance import DEFAULTS, GDN_PREFILL_STATE, POLICIES
+from kclab.core.tolerance import DEFAULTS, POLICIES
 from kclab.db.verdicts import ReplayRow
 from kclab.replay.subject import Subject
 
@@ -47,14 +47,16 @@ def write_report(
 
 
 def _tolerances() -> dict[str, Any]:
-    bounds = POLICIES[GDN_PREFILL_STATE]
     return {
         **{dtype: {"rtol": rtol, "atol": atol} for dtype, (rtol, atol) in DEFAULTS.items()},
         "integer": "exact",
-        GDN_PREFILL_STATE: {
-            "relative_rms": bounds.relative_rms,
-            "relative_max": bounds.relative_max,
-            "max_head_relative_rms": bounds.head_relative_rms,
+        **{
+            name: {
+                "relative_rms": bounds.relative_rms,
+                "relative_max": bounds.relative_max,
+                "max_head_relative_rms": bounds.head_relative_rms,
+            }
+            for name, bounds in POLICIES.items()
         },
     }
 
@@ -69,7 +71,7 @@ def _case(subject: Subject, row: ReplayRow) -> dict[str, Any]:
         "seconds": row.seconds or 0.0,
     }
     for output in row.outputs:
-        if output.policy == GDN_PREFILL_STATE and output.metrics:
+        if output.policy in POLICIES and output.metrics:
             case["state_comparison"] = _state(output.metrics)
     if row.status != "passed":
         case["error"] = row.traceback or row.reason

@@ -1,4 +1,4 @@
-"""The `gdn_prefill_state` policy: a recurrent state judged by relative norms, whole and per head.
+"""The policies of a recurrent state: judged by relative norms, whole and per head.
 
 The state is [..., heads, rows, columns]; each trailing matrix is one head of one sequence.
 """

@@ -281,6 +281,17 @@ def test_nan_in_a_state_fails() -> None:
     assert "non-finite" in str(verdict.reason)
 
 
+def test_an_updated_state_may_be_off_by_one_bfloat16_rounding_of_the_write_gate() -> None:
+    noise = torch.Generator().manual_seed(0)
+    state, key = torch.randn(2, 4, 16, 16, generator=noise), torch.randn(16, generator=noise)
+    error, gate = torch.randn(2, 4, 16, generator=noise), torch.rand(2, 4, 1, generator=noise)
+    written = [(beta * error)[..., None] * key for beta in (gate, gate.bfloat16().float())]
+    policy = OutputTolerance("gdn_update_state")
+    assert compare_output(state + written[0], state + written[1], policy, "new_state").passed
+    assert not compare_output(state + written[0], state, policy, "new_state").passed
+    assert not compare_output(state * 1.005, state, policy, "new_state").passed
+
+
 def test_an_error_beyond_the_largest_magnitude_is_counted() -> None:
     engine = torch.ones(1, 2, 4, 4)
     reference = engine.clone()

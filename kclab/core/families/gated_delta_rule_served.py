@@ -63,7 +63,13 @@ def write_update(qk: int, v: int, d: int, dtype: str, state: str) -> Body:
     }
     axes = {"batch_size": var("Sequences, one token each."), **_const_axes(qk, v, d)}
     outputs = _outputs(lead, "batch_size", dtype, state)
-    return _body("update", axes, inputs, outputs, dtype, state)
+    body = _body("update", axes, inputs, outputs, dtype, state)
+    # One engine's kernel rounds the write gate to b's dtype, so no float32 bound fits.
+    rounded = tag_of(state) == "fp32" and tag_of(dtype) != "fp32"
+    return {
+        **body,
+        **({"tolerance": {"new_state": {"policy": "gdn_update_state"}}} if rounded else {}),
+    }
 
 
 def _body(stage: str, axes: Body, inputs: Body, outputs: Body, dtype: str, state: str) -> Body:

@@ -199,6 +199,13 @@ def test_the_gated_delta_rules_state_is_judged_by_its_policy():
     assert definition.tolerance == {"new_state": {"policy": "gdn_prefill_state"}}
 
 
+def test_an_update_allows_one_rounding_of_the_write_gate_in_a_wider_state():
+    family = FAMILIES["gated_delta_rule_update"]
+    assert family.make(qk=4, v=8, d=128).tolerance == {"new_state": {"policy": "gdn_update_state"}}
+    assert not family.make(qk=4, v=8, d=128, dtype="fp32").tolerance
+    assert not family.make(qk=4, v=8, d=128, state="bf16").tolerance
+
+
 def test_every_linear_of_qwen_image_21_has_its_definition():
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
