@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -18,6 +19,20 @@ from kclab.db.queries.fc2_history import series_of
 
 Row = dict[str, Any]
 
+BY_KEY = {column.key: column for column in RESULT_COLUMNS}
+WHAT = (
+    replace(BY_KEY["measured_us"], hidden=False),
+    # A config may have been measured on several workloads.
+    replace(BY_KEY["workload"], spare=1),
+    replace(BY_KEY["shape"], spare=2),
+    replace(BY_KEY["numerics"], spare=3),
+    BY_KEY["ratio"],
+)
+SHOWN = {column.key for column in WHAT} | {"config"}
+REST = (
+    replace(BY_KEY["config"], hidden=True),  # one asked for it by name
+    *(column for column in RESULT_COLUMNS if column.key not in SHOWN),
+)
 BEFORE = Column("told_gain", "vs. before")
 TREND = (
     Column("trend", sparse=True),
@@ -37,7 +52,7 @@ def print_history(rows: Sequence[Row], form: Format, fail_share: float | None) -
                  f"{row['changed']}")  # fmt: skip
     shown = [{**with_text(row), "told_gain": told_gain(row)} for row in rows]
     derived = (BEFORE,) if form is Format.TABLE else ()
-    print_rows(shown, [SCOPE, *RESULT_COLUMNS[:5], *derived, *TREND, *RESULT_COLUMNS[5:]], form)
+    print_rows(shown, [*WHAT, SCOPE, *derived, *TREND, *REST], form)
     for series in _series(rows):
         if len(series) > 1:
             note(told_series(series))
