@@ -54,4 +54,4 @@ class Pending:
     claim: str | None
     """The claim on `--max-per-axes` that it holds."""
     stall_us: int = 0
-    """Time spent on the engine's thread so far, microseconds."""
+    """Spent on the engine's thread so far to check and copy this call's tensors, microseconds."""

@@ -69,6 +69,10 @@ class Step:
     """Whether it is counted already that a compiler hides some of it."""
     names: object = None
     """`ModuleNames` of the step, made when the first call is captured."""
+    own_ns: int = 0
+    """Spent in kclab's own frames on the step's threads: copying, and looking at operators."""
+    stalled_us: int = 0
+    """Of it, what receipts tell."""
 
 
 class Watcher(Protocol):

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from kclab.db.queries.coverage import OWN_TIME
+
 SEEN = "seen"
 """A call that a definition, or a want of one, was found for."""
 SELECTED = "selected"
@@ -18,6 +20,11 @@ DUPLICATE = "duplicate"
 """The same request, step and variant was captured before."""
 NOT_WRITTEN = "not written"
 """Begins the reason of a capture that was taken and could not be stored."""
+
+COPYING = "copying"
+"""Outcomes of `OWN_TIME`: what the receipts' stalls add up to, in microseconds."""
+WATCHING = "watching"
+"""All else: looking at each operator of a selected step."""
 
 DISTINCT_REASONS = 24
 """Per definition; messages that name sizes could otherwise grow without end."""
@@ -76,13 +83,24 @@ class DefinitionCoverage:
         return "; ".join(f"{reason} ({count})" for reason, count in ordered)
 
 
+def watching_us(connection: sqlite3.Connection, run_id: int) -> int:
+    """What a run's selected steps spent in kclab beyond the receipts' stalls, microseconds."""
+    (spent,) = connection.execute(
+        "SELECT coalesce(sum(count), 0) FROM capture_count"
+        " WHERE run_id = ? AND definition = ? AND outcome = ?",
+        (run_id, OWN_TIME, WATCHING),
+    ).fetchone()
+    return int(spent)
+
+
 def run_coverage(connection: sqlite3.Connection, run_id: int) -> list[DefinitionCoverage]:
     """The counts of all processes of a run, by name; captures are counted from their rows."""
     found: dict[str, DefinitionCoverage] = {}
     for name, outcome, count in connection.execute(
-        "SELECT definition, outcome, sum(count) FROM capture_count WHERE run_id = ?"
+        "SELECT definition, outcome, sum(count) FROM capture_count"
+        " WHERE run_id = ? AND definition != ?"
         " GROUP BY definition, outcome ORDER BY definition, outcome",
-        (run_id,),
+        (run_id, OWN_TIME),
     ):
         _add(found.setdefault(name, DefinitionCoverage(name)), outcome, count)
     for name, count in connection.execute(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -61,6 +62,10 @@ class _Thread(threading.local):
     """The mode that is passing a call on: no other one below it may capture the call again."""
     hidden: bool = False
     """Inside a captured call, or in kclab's own work: nothing is seen."""
+    own: bool = False
+    """In kclab's own frames, whose time is being taken."""
+    kernels_ns: int = 0
+    """Spent in the program's own kernels, below kclab's frames."""
 
 
 THREAD = _Thread()
@@ -81,6 +86,38 @@ def out_of_sight() -> Iterator[None]:
     """No mode of anybody, kclab's or the program's, sees the tensor work inside."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
+
+
+class own_time:  # as the context managers beside it, without the cost of a generator
+    """What this thread spends inside is kclab's, and the step's; kernels run elsewhere."""
+
+    __slots__ = ("_started", "_step")
+
+    def __init__(self, step: Step | None):
+        self._step = None if THREAD.own else step
+        self._started = 0
+
+    def __enter__(self) -> None:
+        if self._step is not None:
+            THREAD.own = True
+            self._started = perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        if self._step is not None:
+            THREAD.own = False
+            self._step.own_ns += perf_counter_ns() - self._started
+
+
+def run_kernel(run: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Run the program's own call, whose time is not kclab's."""
+    own, THREAD.own = THREAD.own, False
+    before, started = THREAD.kernels_ns, perf_counter_ns()
+    try:
+        return run(*args, **kwargs)
+    finally:
+        # Not added to: calls inside this one are part of it.
+        THREAD.kernels_ns = before + perf_counter_ns() - started
+        THREAD.own = own
 
 
 def tap_is_on() -> bool:
@@ -153,9 +190,18 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        started, kernels, THREAD.own = perf_counter_ns(), THREAD.kernels_ns, True
+        try:
+            return self._seen(func, types, args, kwargs or {})
+        finally:
+            THREAD.own = False
+            self.step.own_ns += perf_counter_ns() - started - (THREAD.kernels_ns - kernels)
+
+    def _seen(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         if self._passes_on(func, types):
-            return func(*args, **kwargs)
+            return run_kernel(func, *args, **kwargs)
         if types and any(_dispatches(kind) for kind in types):
             return NotImplemented  # a wrapper: its own dispatch runs the real operators, seen then
         before, THREAD.handling = THREAD.handling, self
@@ -181,13 +227,13 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if route.handler is not None:
             return self._handle(route.handler, func, args, kwargs)
         if route.inside is None or not all(_is_dense(value) for value in args):
-            return func(*args, **kwargs)
+            return run_kernel(func, *args, **kwargs)
         key = DispatchKey.CompositeImplicitAutograd
         if route.inside == "backend":
             key = getattr(DispatchKey, _device(args).upper())
         _push_mode(self)
         try:
-            return func._op_dk(key, *args, **kwargs)
+            return run_kernel(func._op_dk, key, *args, **kwargs)
         finally:
             self._remove()
 
@@ -197,7 +243,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         call = OperatorCall(func, args, kwargs)
         seen = self._capture.sight(call.name, lambda: handler(call))
         if seen is None:
-            return func(*args, **kwargs)
+            return run_kernel(func, *args, **kwargs)
         return self._capture.around(seen, self.step, lambda: func(*args, **kwargs))
 
     def _route(self, func: OpOverload) -> Route:

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from kclab.capture.call import Call, Pending
 from kclab.capture.checksum import KnownTensors
 from kclab.capture.control import ControlFolder
-from kclab.capture.coverage import DUPLICATE, SEEN, SELECTED, Coverage
+from kclab.capture.coverage import COPYING, DUPLICATE, SEEN, SELECTED, WATCHING, Coverage
 from kclab.capture.entries import ErrorEntry
 from kclab.capture.facts import call_device, call_facts, in_graph_capture, output_bytes
 from kclab.capture.limits import LimitReached, Limits
@@ -31,6 +32,7 @@ from kclab.capture.writer import Record, Rows
 from kclab.core.definition import python_scalar
 from kclab.core.errors import KclabError
 from kclab.core.times import now_us
+from kclab.db.queries.coverage import OWN_TIME
 
 ERRORS_KEPT = 20
 """Tracebacks a process stores; all errors are counted."""
@@ -127,6 +129,15 @@ class Recorder:
     def count(self, what: str, outcome: str, n: int = 1) -> None:
         """Count calls that were seen, or skipped for a reason."""
         self._coverage.count(what, outcome, n)
+
+    def step(self) -> AbstractContextManager[None]:
+        """A selected step runs inside: what it hands over is stored afterwards, within limits."""
+        return self._worker.backlog.step()
+
+    def spent(self, copying_us: int, watching_us: int) -> None:
+        """Count what a step cost the engine's thread: the receipts' stalls, and all else."""
+        self.count(OWN_TIME, COPYING, copying_us)
+        self.count(OWN_TIME, WATCHING, watching_us)
 
     # Capturing one call
 

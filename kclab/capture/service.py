@@ -17,6 +17,7 @@ from kclab.capture.coverage import (
     DefinitionCoverage,
     run_coverage,
     uncaptured,
+    watching_us,
 )
 from kclab.capture.plan import CapturePlan
 from kclab.capture.program import Program, bootstrap_environment, exit_words, require_program
@@ -69,7 +70,9 @@ class CaptureSummary:
     workers: int
     captures: int
     stall_us: int
-    """Time that captured calls spent in kclab on the engine's threads, all together."""
+    """What copying took of the engine's threads, all together."""
+    watching_us: int
+    """What else kclab took of them: looking at each operator of the selected steps."""
 
     @property
     def headline(self) -> str:
@@ -226,6 +229,7 @@ def conclude(
         workers=len(ends),
         captures=captures,
         stall_us=stall,
+        watching_us=watching_us(active.connection, active.id),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -21,7 +21,7 @@ from kclab.capture.call import Call, Pending
 from kclab.capture.context import Step
 from kclab.capture.control import ControlFolder, process_key
 from kclab.capture.imports import when_imported
-from kclab.capture.mode import StepMode, hidden, out_of_sight, tap_is_on
+from kclab.capture.mode import StepMode, hidden, out_of_sight, own_time, run_kernel, tap_is_on
 from kclab.capture.modules import ModuleNames
 from kclab.capture.naming import Definitions
 from kclab.capture.plan import CapturePlan
@@ -62,6 +62,12 @@ class Recorder(Protocol):
 
     def count(self, what: str, outcome: str, n: int = 1) -> None:
         """Count calls that are not captured."""
+
+    def step(self) -> AbstractContextManager[None]:
+        """A selected step runs inside."""
+
+    def spent(self, copying_us: int, watching_us: int) -> None:
+        """Count what a step cost the engine's thread."""
 
     def failed(self, what: str, error: Exception) -> None:
         """Count a capture error and keep its first message; raises it under `strict`."""
@@ -188,7 +194,7 @@ class Tap:
         pending = self.begin(sighting, step)
         try:
             with hidden():
-                result = run()
+                result = run_kernel(run)
         except BaseException:
             self.abandon(pending)
             raise
@@ -214,6 +220,8 @@ class Tap:
         if pending is not None:
             with self.guarded(pending.call.definition.name):
                 self.recorder.finish(pending, outputs())
+            if (step := context.current_step()) is not None:
+                step.stalled_us += pending.stall_us
 
     def abandon(self, pending: Pending | None) -> None:
         """Instead of `finish`, for a call that raised."""
@@ -229,13 +237,16 @@ class Tap:
     def guarded(self, what: str) -> Iterator[None]:
         """kclab's own work inside: seen by no mode, its errors counted and not raised."""
         try:
-            with out_of_sight():
+            with own_time(context.current_step()), out_of_sight():
                 yield
         except Exception as error:  # whatever capture does wrong, the engine goes on
             self.recorder.failed(what, error)
 
     def left(self, step: Step) -> None:
-        """Say so if the step may have run kernels that no mode can see."""
+        """Count what the step cost, and say so if a compiler hid some of its kernels."""
+        own_us, step.own_ns = step.own_ns // 1000, 0
+        self.recorder.spent(step.stalled_us, max(0, own_us - step.stalled_us))
+        step.stalled_us = 0
         if not step.noted and _compiler_is_in_use():
             step.noted = True
             self.count("torch.compile", "operators that it fuses are not seen")
@@ -297,7 +308,8 @@ class Tap:
         else:
             step = context.new_step(request, getattr(root, "_orig_mod", root))
         self._selected |= step.selected or request is None
-        with context.running(step):
+        quiet = self.recorder.step() if step.selected else nullcontext()
+        with quiet, context.running(step):
             return call(*args, **kwargs)
 
     def _begin_program(self) -> None:

@@ -96,4 +96,8 @@ def report(summary: CaptureSummary) -> None:
         kinds = "1 kind of call has" if without == 1 else f"{without} kinds of call have"
         note(f"{kinds} no definition; --define-missing makes them")
     if summary.captures:
-        note(f"the program waited {format_duration(summary.stall_us / 1e6)} for capture in all")
+        copying, watching = summary.stall_us / 1e6, summary.watching_us / 1e6
+        note(
+            f"the program waited {format_duration(copying + watching)} for capture in all: "
+            f"{format_duration(copying)} copying, {format_duration(watching)} looking at operators"
+        )

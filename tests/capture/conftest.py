@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Captured:
     call: Call
     inputs: dict[str, Any]
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    stall_us: int = 0
 
     @property
     def name(self) -> str:
@@ -41,6 +43,7 @@ class MemoryRecorder:
         self.captures: list[Captured] = []
         self.counts: Counter[tuple[str, str]] = Counter()
         self.errors: list[Exception] = []
+        self.watching_us = 0
         self._seen: set[Any] = set()
 
     def wants(self, definition: str, **key: Any) -> bool:
@@ -67,6 +70,12 @@ class MemoryRecorder:
 
     def count(self, what: str, outcome: str, n: int = 1) -> None:
         self.counts[what, outcome] += n
+
+    def step(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def spent(self, copying_us: int, watching_us: int) -> None:
+        self.watching_us += watching_us
 
     def failed(self, what: str, error: Exception) -> None:
         self.errors.append(error)

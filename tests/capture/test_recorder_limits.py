@@ -150,3 +150,37 @@ def test_a_repeated_weight_is_neither_copied_nor_hashed_again(store: Store) -> N
         assert isinstance(stored, Snapshot)
         assert stored.copy is None and stored.bytes_to_copy == 0 and stored.digest is not None
         assert torch.equal(session.captures()[1].inputs["W"], weight)
+
+
+def test_items_wait_while_a_step_runs() -> None:
+    backlog: Backlog[str] = Backlog(100)
+    taken: list[str] = []
+    writer = threading.Thread(target=lambda: taken.extend(i for i, _ in backlog.take_all(30)))
+    with backlog.step():
+        backlog.admit(10, wait=True)
+        backlog.put("a", 10)
+        writer.start()
+        writer.join(0.1)
+        assert writer.is_alive() and not taken
+    writer.join(10)
+    assert taken == ["a"]
+
+
+def test_items_do_not_wait_for_a_step_that_waits_for_room() -> None:
+    backlog: Backlog[str] = Backlog(100)
+    with backlog.step():
+        backlog.admit(45, wait=True)
+        backlog.put("a", 45)
+        waiting = threading.Thread(target=backlog.admit, args=(60,), kwargs={"wait": True})
+        waiting.start()
+        assert [item for item, _ in backlog.take_all(30)] == ["a"]
+        backlog.written(45)
+        waiting.join(10)
+        assert not waiting.is_alive()
+
+
+def test_items_are_taken_beside_a_long_step_after_the_timeout() -> None:
+    backlog: Backlog[str] = Backlog(100)
+    with backlog.step():
+        backlog.put("a", 10)
+        assert [item for item, _ in backlog.take_all(0.01)] == ["a"]
