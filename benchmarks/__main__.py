@@ -32,7 +32,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
         at, 16 if quick else 128, 16, 2 if quick else 6
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
-    "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 2 if quick else 10),
+    "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 5 if quick else 40),
     "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }
 
