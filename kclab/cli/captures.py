@@ -10,15 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kclab.cli.options import (
-    ByOption,
-    DefinitionOption,
-    LimitOption,
-    RunOption,
-    SinceOption,
-    UntilOption,
-    show_range,
-)
+from kclab.cli.groups import grouped
+from kclab.cli.listing import Listed
+from kclab.cli.options import LimitOption
 from kclab.cli.output import (
     Column,
     Format,
@@ -48,7 +42,6 @@ from kclab.db.queries.capture_diff import Match, SiteMatch, differing_inputs, ma
 from kclab.db.queries.captures import capture_details, count_captures, list_captures
 from kclab.db.queries.run_diff import flattened
 from kclab.db.queries.runs import find_by_prefix, find_run
-from kclab.db.queries.selection import By, CaptureFilter
 
 app = typer.Typer(no_args_is_help=True, help="List receipts; find where two runs first differ.")
 
@@ -99,23 +92,13 @@ DIFF_COLUMNS = (
 
 
 @app.command("list")
-def list_command(
-    context: typer.Context,
-    run: RunOption = None,
-    definition: DefinitionOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    by: ByOption = By.CAPTURED,
-    limit: LimitOption = 50,
-    form: FormatOption = Format.TABLE,
-) -> None:
+@grouped
+def list_command(context: typer.Context, asked: Listed, form: FormatOption = Format.TABLE) -> None:
     """List captures, newest first."""
-    show_range(since, until)
     with closing(current_store(context).read()) as connection:
-        run_id = None if run is None else int(find_run(connection, run)["id"])
-        wanted = CaptureFilter(definition or (), run_id, since, until, by, limit)
+        wanted = asked.filter(connection)
         rows = list_captures(connection, wanted)
-        total = count_captures(connection, wanted) if len(rows) == limit else len(rows)
+        total = count_captures(connection, wanted) if len(rows) == asked.limit else len(rows)
     shown = [{**dated(row, "captured", "arrived"), "place": show_module(row)} for row in rows]
     print_rows(shown, COLUMNS, form, empty="no capture matches.")
     note_rest(len(rows), total, "captures")

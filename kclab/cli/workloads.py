@@ -8,15 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kclab.cli.options import (
-    ByOption,
-    DefinitionOption,
-    LimitOption,
-    RunOption,
-    SinceOption,
-    UntilOption,
-    show_range,
-)
+from kclab.cli.groups import grouped
+from kclab.cli.listing import Listed
 from kclab.cli.output import (
     Column,
     Format,
@@ -43,8 +36,7 @@ from kclab.cli.show import (
 )
 from kclab.cli.store import current_store
 from kclab.core.units import format_bytes, format_count
-from kclab.db.queries.runs import find_by_prefix, find_run
-from kclab.db.queries.selection import By, CaptureFilter
+from kclab.db.queries.runs import find_by_prefix
 from kclab.db.queries.workloads import count_workloads, list_workloads, workload_details
 
 app = typer.Typer(no_args_is_help=True, help="List and show captured inputs.")
@@ -91,26 +83,20 @@ VERDICT_COLUMNS = (
 
 
 @app.command("list")
+@grouped
 def list_command(
     context: typer.Context,
-    definition: DefinitionOption = None,
-    run: RunOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    by: ByOption = By.CAPTURED,
+    asked: Listed,
     differing: Annotated[
         bool, typer.Option("--differing", help="Only those that gave different outputs.")
     ] = False,
-    limit: LimitOption = 50,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """List workloads, the last added first."""
-    show_range(since, until)
     with closing(current_store(context).read()) as connection:
-        run_id = None if run is None else int(find_run(connection, run)["id"])
-        wanted = CaptureFilter(definition or (), run_id, since, until, by, limit)
+        wanted = asked.filter(connection)
         rows = list_workloads(connection, wanted, differing=differing)
-        total = count_workloads(connection, wanted) if len(rows) == limit else len(rows)
+        total = count_workloads(connection, wanted) if len(rows) == asked.limit else len(rows)
     shown = [dated(row, "captured", "added") for row in rows]
     if form is Format.TABLE:
         shown = [{**row, "outputs": _several(row["outputs"])} for row in shown]
