@@ -1,85 +1,85 @@
-"""What each adapter wraps inside SGLang, and whether the installed release has it.
+"""Whether the installed SGLang has what each adapter wraps in it.
 
-Sources are read, not imported: importing SGLang takes many seconds, and much of it needs a GPU.
+The adapters themselves are asked: each attaches to a stand-in for the tap, which shows it the
+release's sources (`kclab.serving.release`) in the place of its modules and only writes down what is
+to be wrapped.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from kclab.core.environment import package_version
+from kclab.core.errors import EnvironmentLacking
 from kclab.core.machine import Finding, State
+from kclab.serving.release import Imported, Release
 
 ENGINE = "sglang"
-DIFFUSION = "sglang.multimodal_gen.runtime"
-LAYERS = f"{DIFFUSION}.layers.attention.layer"
-SRT = "sglang.srt"
-ATTENTION = (f"{SRT}.layers.radix_attention:RadixAttention.forward",)
-ROUTING = (f"{SRT}.layers.moe.topk:select_experts",)
-
-TARGETS: dict[str, tuple[str, ...]] = {
-    "qwen-image": (
-        f"{DIFFUSION}.models.dits.qwen_image21:QwenImage21Transformer2DModel.forward",
-        f"{DIFFUSION}.models.dits.qwen_image21:QwenImage21Attention.attend_sample",
-        f"{LAYERS}:LocalAttention.forward",
-        f"{LAYERS}:USPAttention.forward",
-        f"{LAYERS}:USPAttention.forward_with_replicated_kv_prefix",
-        "sglang.multimodal_gen.configs.pipeline_configs.qwen_image21:"
-        "QwenImage21PipelineConfig.prepare_sigmas",
-    ),
-    "ltx": (
-        f"{DIFFUSION}.models.dits.ltx_2:LTX2VideoTransformer3DModel.forward",
-        f"{DIFFUSION}.models.dits.ltx_2:LTX2TransformerBlock.forward",
-        f"{DIFFUSION}.models.dits.ltx_2:LTX2Attention.forward",
-    ),
-    "minimax-h3": (
-        f"{DIFFUSION}.models.dits.minimax_h3:MiniMaxH3DiTModel.forward",
-        f"{DIFFUSION}.models.dits.minimax_h3:MiniMaxH3MLP.forward",
-        f"{DIFFUSION}.models.dits.minimax_h3:_minimax_h3_attention_core_impl",
-        f"{DIFFUSION}.layers.linear:UnquantizedLinearMethod.apply",
-        f"{DIFFUSION}.layers.quantization.comfy_nvfp4:ComfyNvfp4LinearMethod.apply",
-    ),
-    "qwen-next": (
-        f"{SRT}.models.qwen3_next:Qwen3NextForCausalLM.forward",
-        *(
-            f"{SRT}.layers.attention.linear.gdn_backend:GDNKernelDispatcher.{name}"
-            for name in ("extend", "decode", "packed_decode")
-        ),
-        *ATTENTION,
-        *ROUTING,
-    ),
-    "deepseek": (
-        f"{SRT}.models.deepseek_v2:DeepseekV3ForCausalLM",
-        f"{SRT}.models.deepseek_v2:DeepseekV32ForCausalLM",
-        f"{SRT}.models.deepseek_v4:DeepseekV4ForCausalLM",
-        f"{SRT}.layers.quantization.fp8_utils:triton_w8a8_block_fp8_linear",
-        *ATTENTION,
-        *ROUTING,
-    ),
-}
-"""Adapter -> `module:Class.method` or `module:function`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One place in the engine that an adapter wraps."""
+class Survey:
+    """In the tap's place while an adapter attaches: finds its targets, and changes nothing."""
 
-    module: str
-    name: str
-    """`Class.method`, `Class` or `function`."""
+    def __init__(self, release: Release):
+        self._release = release
+        # A schedule, so that an adapter says what it would need to keep it.
+        self.plan = SimpleNamespace(provenance={"sampling_sigmas": [1.0]})
+        self.found: list[str] = []
+        """What is there: `package.module.Class.method`."""
+        self.lacking: list[str] = []
+        """What is not."""
 
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        """From `module:Class.method`."""
-        module, _, name = text.partition(":")
-        return cls(module, name)
+    def require(self, adapter: Any) -> None:
+        """Look for an adapter's roots and for all that it wraps."""
+        for root in adapter.roots:
+            module, _, name = root.rpartition(".")
+            if root.startswith(f"{self._release.name}."):
+                source = self._release.module(module)
+                there = source is not None and hasattr(source, name)
+                (self.found if there else self.lacking).append(root)
+        adapter.attach(self)
 
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
+    def when_imported(self, module: str, then: Callable[[Any], None]) -> None:
+        """As the tap's, with the module's source; other programs' modules do not matter here."""
+        if not module.startswith(f"{self._release.name}."):
+            return
+        source = self._release.module(module)
+        if source is None:
+            self.lacking.append(module)
+            return
+        try:
+            then(source)
+        except EnvironmentLacking as error:
+            self.lacking.append(str(error).partition(" is not in this release")[0])
+
+    def wrap(self, owner: Any, name: str, make: object) -> None:
+        """As the tap's, but only looked for."""
+        if isinstance(owner, Imported):
+            owner = owner.resolved()
+        target = f"{_name_of(owner)}.{name}"
+        if getattr(owner, name, None) is None:
+            raise EnvironmentLacking(target)
+        if target.startswith(f"{self._release.name}."):
+            self.found.append(target)
+
+
+def _name_of(owner: Any) -> str:
+    if isinstance(owner, ModuleType):
+        return owner.__name__
+    return f"{getattr(owner, '__module__', '?')}.{getattr(owner, '__qualname__', '?')}"
+
+
+def engine_adapters() -> list[Any]:
+    """The adapters that know models of the engine: by their roots."""
+    from kclab.capture.adapters import GROUP, load_adapters
+
+    names = sorted(point.name for point in entry_points(group=GROUP))
+    return [a for a in load_adapters(names) if any(r.startswith(f"{ENGINE}.") for r in a.roots)]
 
 
 def engine_findings() -> Iterator[Finding]:
@@ -91,17 +91,19 @@ def engine_findings() -> Iterator[Finding]:
         yield Finding(ENGINE, "release", State.ABSENT, "not installed here", advice)
         return
     yield Finding(ENGINE, "release", State.OK, f"{version}, {root}")
-    for adapter, texts in TARGETS.items():
-        yield _adapter_finding(root, version, adapter, [Target.parse(text) for text in texts])
+    release = Release(ENGINE, root)
+    for adapter in engine_adapters():
+        yield _adapter_finding(release, version, adapter)
 
 
-def _adapter_finding(root: Path, version: str, adapter: str, targets: list[Target]) -> Finding:
-    missing = [target for target in targets if not has_target(root, target)]
-    if missing:
-        found = f"{version} lacks {', '.join(map(str, missing))}"
+def _adapter_finding(release: Release, version: str, adapter: Any) -> Finding:
+    survey = Survey(release)
+    survey.require(adapter)
+    if survey.lacking:
+        found = f"{version} lacks {', '.join(survey.lacking)}"
         advice = "install a release that kclab knows: sglang>=0.5.23,<0.6"
-        return Finding(ENGINE, adapter, State.BROKEN, found, advice)
-    return Finding(ENGINE, adapter, State.OK, f"all {len(targets)} targets are there")
+        return Finding(ENGINE, adapter.name, State.BROKEN, found, advice)
+    return Finding(ENGINE, adapter.name, State.OK, f"all {len(survey.found)} targets are there")
 
 
 def engine_folder() -> Path | None:
@@ -109,23 +111,3 @@ def engine_folder() -> Path | None:
     spec = importlib.util.find_spec(ENGINE)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(places[0]) if places else None
-
-
-def has_target(root: Path, target: Target) -> bool:
-    """Whether the module's source defines the name. `root` is the engine's package folder."""
-    relative = target.module.removeprefix(f"{ENGINE}.").replace(".", "/")
-    for file in (root / f"{relative}.py", root / relative / "__init__.py"):
-        if file.is_file():
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            return _defines(tree, target.name.split("."))
-    return False
-
-
-def _defines(tree: ast.AST, names: list[str]) -> bool:
-    for node in ast.iter_child_nodes(tree):
-        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        if isinstance(node, kinds) and node.name == names[0]:
-            return len(names) == 1 or _defines(node, names[1:])
-        if isinstance(node, ast.If | ast.Try) and _defines(node, names):
-            return True
-    return False
