@@ -3,8 +3,9 @@
     python -m benchmarks.big_database FOLDER/kclab.db [--runs 5000] [--samples 1000000]
 
 Runs spread evenly over the last 365 days, a tenth of them in the last two; 20,000 captures of
-2,000 workloads with 50,000 verdicts; timing samples in pairs, 200 a measurement. The content is
-seeded: the same call writes the same rows, times aside. No blobs are written.
+2,000 workloads with 50,000 verdicts; 50,000 FC2 results; timing samples in pairs, 200 a
+measurement. The content is seeded: the same call writes the same rows, times aside. No blobs are
+written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.fc2_results import add_results
 from kclab.core.digest import text_sha256
 from kclab.core.times import now_us
 from kclab.db.connection import connect_write, writing
@@ -46,6 +48,7 @@ def build(path: Path, runs: int = 5_000, samples: int = 1_000_000, seed: int = 1
             _captures(connection, rng, runs)
             _replays(connection, rng, runs)
             _measurements(connection, rng, runs, samples)
+            add_results(connection, rng, list(range(4, runs + 1, len(COMMANDS))))
         connection.execute("ANALYZE")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:

@@ -17,6 +17,7 @@ CASES = (
         ("runs", "list", "--since", "yesterday", "--format", "json"),
         "≤ 350 ms",
     ),
+    ("kclab fc2 best --workspace 32MiB", ("fc2", "best", "--workspace", "32MiB"), "≤ 350 ms"),
 )
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from kclab import __version__
 from kclab.cli import lazy
-from kclab.cli.lazy import COMMANDS, LazyGroup, load_command
+from kclab.cli.lazy import COMMANDS, HOMES, LazyGroup, load_command
 from kclab.cli.main import app, lift_database
 from kclab.core import errors
 from kclab.core.errors import ExitCode
@@ -35,6 +35,14 @@ def leaves(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     for name, child in getattr(command, "commands", {}).items():
         found += leaves(child, (*path, name))
     return found
+
+
+@pytest.mark.parametrize(("group", "name"), HOMES)
+def test_a_command_with_a_home_of_its_own_is_the_groups(group: str, name: str) -> None:
+    alone = load_command(group, [name, "--help"]).commands
+    whole = load_command(group).commands
+    assert set(alone) == {name}
+    assert [p.opts for p in alone[name].params] == [p.opts for p in whole[name].params]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -149,7 +157,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def doctor() -> None:
         raise error
 
-    monkeypatch.setattr(lazy, "load_command", lambda _: typer.main.get_command(broken))
+    monkeypatch.setattr(lazy, "load_command", lambda *_: typer.main.get_command(broken))
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,7 @@ def reproduce(context: typer.Context, result: ResultArgument) -> None:
         f"--candidate {row['config']} --workspace {row['supplied_workspace']}"
         f"{' --hot' if row['hot'] else ''}"
     )
+
+
+app = typer.Typer(no_args_is_help=True)
+register(app)

@@ -28,7 +28,7 @@ LATER = 1 << 60
 ORDER = (
     f"r.stage IN {CHOOSING},"
     " CASE WHEN r.verdict = 'FAST' THEN 0 WHEN r.is_control THEN 1 ELSE 2 END,"
-    " r.ratio DESC, r.required_workspace, config"
+    " r.ratio DESC, r.required_workspace, r.config_id"
 )
 """What was measured again comes first; then decided gains, B0 itself, and what is undecided."""
 
@@ -99,8 +99,7 @@ def best_results(
     ranked = f"""
         SELECT r.id, row_number() OVER (
             PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
-        FROM (SELECT l.*, {CONFIG_TEXT} AS config FROM ({latest}) l
-              JOIN algo_config c ON c.id = l.config_id) r
+        FROM ({latest}) r
         JOIN fc2_validity v ON v.id = r.validity_id
     """
     rows = connection.execute(
