@@ -1,8 +1,9 @@
 """The `blob/` folder: one file a tensor, named by its digest, `ab/cdef….safetensors`.
 
-A file appears under its final name only whole: it is written to a unique temporary in `blob/tmp`
-(see `kclab.blob.batch`), renamed, and synced before any row may name it. A file that no row
-vouches for is never trusted by its name.
+A file is synced before any row may name it, and from then on never written to. One that no row
+vouches for is never trusted by its name: a crash may have torn it, so whoever needs it re-hashes
+it, and replaces a torn one by a rename. What is not verified yet waits in `blob/tmp` (see
+`kclab.blob.batch`).
 """
 
 from __future__ import annotations

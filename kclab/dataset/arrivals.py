@@ -1,18 +1,19 @@
 """Bringing foreign tensors into a store's blob folder: each file is read once and hashed.
 
-Nothing gets its final name before everything has been verified: what arrives waits in `blob/tmp`,
-to be named by `settle` or dropped by `discard`. Large files are hashed on all cores (hashlib lets
-other threads run meanwhile); small ones on the calling thread, where they are faster than any
-hand-over between threads.
+Nothing gets its final name before everything has been verified: what arrives waits in memory, or
+beyond some bytes in `blob/tmp`, to be named by `settle` or dropped by `discard`. Large files are
+hashed on all cores (hashlib lets other threads run meanwhile); small ones on the calling thread,
+where they are faster than any hand-over between threads.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -26,6 +27,8 @@ FileProgress = Callable[[int, int], None]
 """Called with (files done, files in all) now and then, from any thread."""
 SYNC_BESIDE = 64 << 20
 """Bytes up to which files are synced while their rows are inserted: a fraction of a second."""
+HELD_BYTES = 64 << 20
+"""Bytes of small files that wait in memory: creating a file once costs half of naming it twice."""
 REPORT_EVERY = 64
 """Small files between two reports."""
 
@@ -57,6 +60,9 @@ class Arrivals:
         self._progress = progress or (lambda done, total: None)
         self._done = 0
         self._total = 0
+        self._held: dict[str, tuple[bytes, memoryview]] = {}
+        """Digest to header and bytes of what waits in memory."""
+        self._room = HELD_BYTES
         self._waiting: dict[str, str] = {}
         """Digest to its file in `blob/tmp`."""
         self._temporaries: set[str] = set()
@@ -146,7 +152,8 @@ class Arrivals:
         """Hash one tensor while it is copied, linked or cloned to a temporary file."""
         if file.data is not None:
             sha256 = file.digest(tensor, buffer, None)
-            waiting = None if sha256 in self._waiting else self._copy_small(file, tensor)
+            known = sha256 is None or sha256 in self._held or sha256 in self._waiting
+            waiting = None if known else self._keep_small(str(sha256), file, tensor)
         else:
             waiting, sha256 = self._copy_large(file, tensor, buffer)
         if sha256 is None:
@@ -159,9 +166,15 @@ class Arrivals:
                 self._drop(waiting)
         return Arrival(sha256, slot.dtype, slot.shape, slot.nbytes)
 
-    def _copy_small(self, file: SourceFile, tensor: Tensor) -> str:
+    def _keep_small(self, sha256: str, file: SourceFile, tensor: Tensor) -> str | None:
+        """Its file in `blob/tmp`, or None where it waits in memory."""
+        linked = self.link and tensor.whole_file
+        if not linked and len(file.data or b"") <= self._room:
+            self._room -= len(file.data or b"")
+            self._held[sha256] = file.content(tensor)
+            return None
         target = self._temporary()
-        if not (self.link and tensor.whole_file and file.link(target)):
+        if not (linked and file.link(target)):
             file.write(tensor, target)
         return target
 
@@ -197,13 +210,31 @@ class Arrivals:
 
     def settle(self, digests: Iterable[str], nbytes: int) -> None:
         """Give `digests` their final names; many bytes (`nbytes`) are made durable at once."""
+        wanted = sorted(digests)  # one folder after another, which a file system does faster
         with self._disk():
-            for sha256 in digests:
+            self._require_room([self._held[d] for d in wanted if d in self._held])
+            for sha256 in wanted:
+                if sha256 in self._held:
+                    self._batch.create(sha256, *self._held.pop(sha256))
+                    continue
                 temporary = self._waiting[sha256]
                 self._batch.place(temporary, self._path(sha256))
                 self._temporaries.discard(temporary)
             if nbytes > SYNC_BESIDE:
                 self._batch.sync()
+
+    def _require_room(self, held: Sequence[tuple[bytes, memoryview]]) -> None:
+        """Raise OSError while nothing is written yet.
+
+        What has its name cannot be taken back: another process may have found it whole, and have
+        named it in a row.
+        """
+        if not held:
+            return
+        disk = os.statvfs(self._root)
+        blocks = sum((len(head) + len(data)) // disk.f_frsize + 1 for head, data in held)
+        if blocks > disk.f_bavail or (disk.f_files and len(held) > disk.f_favail):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ class SourceFile:
         if not stat.S_ISREG(status.st_mode):
             self._problem = Failed(f"{self.path} is no plain file.", unsafe=True)
         elif self.size <= SMALL:
-            self.data = os.read(self._descriptor, SMALL + 1)
+            self.data = os.read(self._descriptor, self.size + 1)
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -172,13 +172,17 @@ class SourceFile:
             position += count
         return True
 
+    def content(self, tensor: Tensor) -> tuple[bytes, memoryview]:
+        """A small file's tensor as a store writes it: (kclab's own header, bytes)."""
+        slot, data = tensor.slot, memoryview(self.data or b"")
+        head = _encoded(slot.dtype, slot.shape, slot.nbytes)
+        return head, data[slot.begin : slot.begin + slot.nbytes]
+
     def write(self, tensor: Tensor, target: str) -> None:
-        """Write a small file's tensor to the new file `target`, under kclab's own header."""
-        slot, data = tensor.slot, self.data or b""
+        """Write a small file's tensor to the new file `target`."""
         output = _create(target)
         try:
-            head = _encoded(slot.dtype, slot.shape, slot.nbytes)
-            write_all(output, head, memoryview(data)[slot.begin : slot.begin + slot.nbytes])
+            write_all(output, *self.content(tensor))
         finally:
             os.close(output)
 

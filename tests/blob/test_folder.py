@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kclab.blob.folder import BlobFolder, hash_tensor, read_tensor
+from kclab.blob.safetensors_file import encode_header
 from kclab.blob.tensors import TORCH_DTYPES, to_bytes, to_tensor
 from kclab.core.digest import DTYPES, tensor_digest
 from kclab.core.errors import BadUsage, BlobAbsent, BlobDamaged
@@ -228,6 +229,21 @@ def test_a_failed_write_leaves_no_temporary(
         blobs.batch().add("float32", (2,), ELEMENTS)
     assert list(blobs.leftovers()) == []
     assert list(blobs.present()) == []
+
+
+@pytest.mark.parametrize("there", [b"", b"torn", ELEMENTS * 9])
+def test_a_blob_created_where_something_lies_takes_its_place(
+    blobs: BlobFolder, there: bytes
+) -> None:
+    digest = tensor_digest("float32", [2], ELEMENTS)
+    path = blobs.path(digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(there)
+    batch = blobs.batch()
+    batch.create(digest, encode_header("float32", (2,), 8), ELEMENTS)
+    assert bytes(blobs.read(digest).data) == ELEMENTS
+    assert blobs.verify(digest)
+    assert list(blobs.leftovers()) == []
 
 
 def test_leftovers_are_listed_and_are_no_blobs(blobs: BlobFolder) -> None:

@@ -12,11 +12,14 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kclab.blob import batch
 from kclab.core.errors import DatabaseBusy, EnvironmentLacking
-from kclab.dataset import source_file
+from kclab.dataset import arrivals, source_file
 from kclab.dataset.importing import import_path
 from kclab.db.store import Store
 from tests.dataset.builder import RootBuilder
@@ -121,8 +124,46 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
         made.append(path)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
+    monkeypatch.setattr(arrivals, "HELD_BYTES", 0)  # so that everything waits in files
     monkeypatch.setattr(source_file, "_create", full)
     with pytest.raises(EnvironmentLacking, match="No space left"):
         import_path(store, root)
     assert counts(store) == (0, 0, 0)
     assert not [path for path in store.blobs.root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("lacking", ["f_bavail", "f_favail"])
+def test_a_disk_without_room_is_found_before_anything_is_written(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    room = {"f_frsize": 4096, "f_bavail": 1 << 20, "f_files": 1 << 20, "f_favail": 1 << 20}
+    room[lacking] = CAPTURES
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**room))
+    with pytest.raises(EnvironmentLacking, match="No space left"):
+        import_path(store, root)
+    assert counts(store) == (0, 0, 0)
+    assert not [path for path in store.blobs.root.rglob("*") if path.is_file()]
+
+
+def test_what_a_crash_cut_off_is_never_believed(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all = batch.write_all
+    written = []
+
+    def fail(descriptor: int, header: bytes, data: Any) -> None:
+        written.append(descriptor)
+        if len(written) == 5:
+            write_all(descriptor, header)  # as a crash leaves it: under its name, and not whole
+            raise KeyboardInterrupt
+        write_all(descriptor, header, data)
+
+    monkeypatch.setattr(batch, "write_all", fail)
+    with pytest.raises(KeyboardInterrupt):
+        import_path(store, root)
+    assert counts(store) == (0, 0, 0)
+    assert len(list(store.blobs.present())) == 5
+    monkeypatch.undo()
+    import_path(store, root)
+    assert counts(store) == (CAPTURES,) * 3
+    assert_whole(store)
