@@ -15,6 +15,7 @@ from benchmarks.big_database import build
 from benchmarks.measure import Result, paired, seconds
 from benchmarks.terminal import Terminal
 from kclab.cli.show import short_run
+from kclab.db.queries.run_pages import ORDERS, RunListing
 from kclab.db.queries.runs import RunFilter, list_runs
 from kclab.db.store import Store
 
@@ -31,6 +32,11 @@ class Opened:
         self.argv = [sys.executable, "-m", "kclab", "--db", str(database), "ui"]
         with closing(Store.at(database).read()) as connection:
             self.runs = [short_run(row["uuid"]) for row in list_runs(connection, RunFilter())]
+            self.first = [
+                short_run(RunListing(RunFilter(sort=order)).page(connection, None)[0]["uuid"])
+                for order in ORDERS
+            ]
+            """Of each order, in that in which a key leads through them."""
         self.terminal = Terminal(self.argv)
         self.terminal.seconds_until(self.runs[0], self.terminal.began)
         self.terminal.settle(1.0)
@@ -48,6 +54,20 @@ class Opened:
         took = self.terminal.seconds_until(self.runs[self.at], began)
         self.terminal.settle(0.05)
         return took
+
+    def sort(self) -> float:
+        """Seconds from the key that sorts by the next column to that order's first run.
+
+        The order whose first run is on top already takes part, but cannot be timed.
+        """
+        took = []
+        for last, first in zip(self.first, [*self.first[1:], self.first[0]], strict=True):
+            began = self.terminal.press("s")
+            if first != last:
+                took.append(self.terminal.seconds_until(first, began))
+            self.terminal.settle(0.3)
+        self.at = 0
+        return max(took)
 
     def jump(self) -> float:
         """Seconds from the end key to the last run, of which nothing was read before."""
@@ -93,6 +113,10 @@ def ui(scratch: Path, keys: int) -> Iterator[Result]:
             f"kclab ui on {MANY:,} runs, {key}", f"on {FEW:,} runs", target,
             lambda key=key: few.key(key), lambda key=key: many.key(key), pairs=keys,
         )  # fmt: skip
+    yield paired(
+        f"kclab ui on {MANY:,} runs, s: the slowest of all orders", f"on {FEW:,} runs",
+        "≤ 100 ms", few.sort, many.sort, pairs=max(keys // 10, 3),
+    )  # fmt: skip
     yield paired(
         f"kclab ui on {MANY:,} runs, end, for the first time", f"on {FEW:,} runs", "≤ 100 ms",
         few.jump, many.jump, pairs=max(keys // 10, 3),
