@@ -19,7 +19,8 @@ BUDGETS = tuple(n << 20 for n in (0, 4, 8, 16, 32, 64))
 def add_results(connection: sqlite3.Connection, rng: random.Random, runs: list[int]) -> None:
     """Boundaries, configs, two validity keys and results, spread over `runs`."""
     _surroundings(connection)
-    rows = [_result(rng, number, runs) for number in range(RESULTS)]
+    measured = int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
+    rows = [_result(rng, number, runs, measured) for number in range(RESULTS)]
     names = list(rows[0])
     connection.executemany(
         f"INSERT INTO fc2_result({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
@@ -61,7 +62,7 @@ def _surroundings(connection: sqlite3.Connection) -> None:
     )
 
 
-def _result(rng: random.Random, number: int, runs: list[int]) -> dict[str, Any]:
+def _result(rng: random.Random, number: int, runs: list[int], measured: int) -> dict[str, Any]:
     ratio = 1 + rng.gauss(0, 0.04)
     verdict = "FAST" if ratio > 1.01 else "SLOW" if ratio < 0.99 else "SAME"
     exact = int(rng.random() < 0.7)
@@ -71,7 +72,7 @@ def _result(rng: random.Random, number: int, runs: list[int]) -> dict[str, Any]:
         "config_id": rng.randrange(CONFIGS) + 1,
         "validity_id": rng.randrange(len(GPUS)) + 1,
         "launch_id": 1,
-        "measurement_id": number % 5_000 + 1,
+        "measurement_id": number % measured + 1,
         "scope": "gemm" if number % 3 else "producer+gemm",
         "stage": STAGES[number // 7 % len(STAGES)],
         "search_seconds": 1.0,
