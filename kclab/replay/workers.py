@@ -57,6 +57,9 @@ class WorkerPool:
         self._waiting: deque[Task] = deque()
         self._known: set[str] = set()
         self._selector = selectors.DefaultSelector()
+        self._early: list[WorkerProcess] = []
+        """Started on a GPU that the first worker has yet to confirm."""
+        self._likely_gpus = 0 if self.device == "cpu" else likely_gpus()
         self._start(self.device)
 
     def __enter__(self) -> WorkerPool:
@@ -127,7 +130,7 @@ class WorkerPool:
             return ["cpu"] * (self.jobs or min(available_cores(), MOST_JOBS))
         if ":" in self.device:
             return [self.device] * (self.jobs or 1)
-        gpus = self.greeting.get("gpus", 0)
+        gpus = self.greeting.get("gpus", 0) if self.greeting else self._likely_gpus
         return [f"cuda:{i % gpus}" for i in range(self.jobs or gpus)] if gpus else [self.device]
 
     def _refill(self) -> bool:
@@ -138,12 +141,17 @@ class WorkerPool:
 
     def _expand(self) -> None:
         """Have as many workers as there are devices and work."""
-        missing = Counter(self._devices()) - Counter(worker.device for worker in self.workers)
-        load = len(self._waiting) + sum(bool(worker.tasks) for worker in self.workers)
-        if not self.greeting and self.device != "cpu":
+        certain = bool(self.greeting) or self.device == "cpu"
+        if not certain and not self._likely_gpus:
             return  # the first worker has yet to say what there is
+        taken = Counter(worker.device for worker in self.workers)
+        taken["cuda:0"] += taken["auto"] + taken["cuda"]  # where the first one ends up
+        load = len(self._waiting) + sum(bool(worker.tasks) for worker in self.workers)
+        missing = Counter(self._devices()) - taken
         for device in list(missing.elements())[: max(0, load - len(self.workers))]:
             self._start(device)
+            if not certain:
+                self._early.append(self.workers[-1])
 
     def _feed(self) -> None:
         for worker in self.workers:
@@ -178,7 +186,11 @@ class WorkerPool:
 
     def _greet(self, worker: WorkerProcess, greeting: dict[str, Any]) -> None:
         if greeting["problem"]:
-            raise EnvironmentLacking(f"{greeting['problem']}.")
+            if worker not in self._early:
+                raise EnvironmentLacking(f"{greeting['problem']}.")
+            self._likely_gpus = 0
+            self._stop(worker)
+            return
         worker.greeting = greeting
         worker.device = greeting["device"]
         self.greeting = self.greeting or greeting
@@ -234,6 +246,18 @@ def _checked_device(device: str) -> str:
     if device in ("auto", "cpu", "cuda") or (kind == "cuda" and index.isdigit()):
         return device
     raise BadUsage(f"--device {device}: choose auto, cpu, cuda or cuda:<number>.")
+
+
+def likely_gpus() -> int:
+    """GPUs as the driver's device files and CUDA_VISIBLE_DEVICES have them; 0: nothing is known.
+
+    A guess that lets all workers load torch at once: the first one's torch has the last word.
+    """
+    files = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return len(files)
+    return min(len(files), len([name for name in visible.split(",") if name.strip()]))
 
 
 def has_gpu_driver() -> bool:

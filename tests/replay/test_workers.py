@@ -224,6 +224,24 @@ def test_asking_for_a_gpu_that_is_not_there_says_so(files: Files) -> None:
             list(pool.run(tasks))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where there is no GPU")
+def test_workers_started_on_gpus_that_turn_out_not_to_be_there_are_let_go(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kclab.replay.workers.has_gpu_driver", lambda: True)
+    monkeypatch.setattr("kclab.replay.workers.likely_gpus", lambda: 2)
+    with WorkerPool("auto", 2, 60.0) as pool:
+        started: list[str] = []
+        start = pool._start
+        monkeypatch.setattr(pool, "_start", lambda device: (started.append(device), start(device)))
+        tasks = [files.task(pool, n, definition("good", DOUBLE), float(n)) for n in range(6)]
+        outcomes = list(pool.run(tasks))
+        assert {worker.device for worker in pool.workers} == {"cpu"}
+    assert started[0] == "cuda:1"  # beside the first, before it has said what there is
+    assert sorted(outcome.id for outcome in outcomes) == list(range(6))
+    assert {(outcome.status, outcome.device) for outcome in outcomes} == {("passed", "cpu")}
+
+
 def test_output_is_bounded_and_told_apart_by_task() -> None:
     reader, writer = os.pipe()
     noise = NoiseReader(reader)
