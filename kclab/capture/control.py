@@ -5,7 +5,8 @@ It lies beside the database in `.kclab-run/<run uuid>` while the run lasts:
     plan.json            the plan
     workers/<process>    one JSON file a process: installing, armed or drained
     failures/<process>   why a process could not install capture, or had to give up
-    progress/<process>   two 64-bit counters: captures handed to the writer, and given up
+    progress/<process>   64-bit counters: captures handed to the writer, given up, and stored, and
+                         whatever the writer has got done at all
     claims/              how many captures each definition and axes took of --max-per-axes
     allowance            bytes claimed so far against --max-bytes
     spool/<process>      rows that a busy database could not take, one JSON line each
@@ -37,7 +38,7 @@ RUNS_FOLDER = ".kclab-run"
 SPARE_BYTES = 64 << 20
 """Disk space that capture never touches."""
 
-_PROGRESS = struct.Struct("<qq")
+_PROGRESS = struct.Struct("<qqqq")
 
 
 def process_key(pid: int | None = None) -> str:
@@ -60,6 +61,15 @@ class Progress:
     """Captures that its writer was given."""
     given_up: int
     """Of these, captures that could not be written, each counted with its reason."""
+    stored: int = 0
+    """Of these, captures that are durable, as rows or in the spool."""
+    moved: int = 0
+    """Grows with every tensor that is written and every transaction: stands still when stuck."""
+
+    @property
+    def pending(self) -> int:
+        """Captures that wait for the writer."""
+        return max(0, self.handed - self.given_up - self.stored)
 
 
 class ProgressFile:
@@ -74,11 +84,22 @@ class ProgressFile:
 
     def handed(self, count: int) -> None:
         """Captures handed to the writer so far."""
-        os.pwrite(self._descriptor, count.to_bytes(8, "little"), 0)
+        self._put(0, count)
 
     def given_up(self, count: int) -> None:
         """Captures given up so far."""
-        os.pwrite(self._descriptor, count.to_bytes(8, "little"), 8)
+        self._put(1, count)
+
+    def stored(self, count: int) -> None:
+        """Captures stored so far."""
+        self._put(2, count)
+
+    def moved(self, count: int) -> None:
+        """What the writer has got done so far."""
+        self._put(3, count)
+
+    def _put(self, place: int, count: int) -> None:
+        os.pwrite(self._descriptor, count.to_bytes(8, "little"), 8 * place)
 
     def close(self) -> None:
         """Release the file; what was written stays."""

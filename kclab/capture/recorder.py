@@ -285,7 +285,10 @@ class Recorder:
         self._worker.start(engine)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything captured is stored, and confirm it; False after `timeout_s`."""
+        """Wait until everything captured is stored, and confirm it.
+
+        False after `timeout_s` seconds in which the writer has got nothing done.
+        """
         return self._worker.drain(timeout_s)
 
     def close(self, timeout_s: float) -> bool:

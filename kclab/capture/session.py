@@ -18,8 +18,8 @@ from kclab.core.catalog import load_catalog
 from kclab.core.environment import package_version
 from kclab.core.times import now_us
 
-DRAIN_SECONDS = 600.0
-"""How long an exiting process waits for its last captures to reach the disk."""
+DRAIN_SECONDS = 120.0
+"""How long an exiting process waits for a writer that gets nothing done; else, until it is done."""
 
 
 @dataclass(slots=True)

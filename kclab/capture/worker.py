@@ -87,7 +87,10 @@ class Worker:
             self._control.write_worker(entry.process, facts)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything captured is stored, and confirm it; False after `timeout_s`."""
+        """Wait until everything captured is stored, and confirm it.
+
+        False after `timeout_s` seconds in which the writer has got nothing done.
+        """
         if self._writer is None or self._entry is None:
             return True
         entry = WorkerEntry(
@@ -119,10 +122,12 @@ def _gpu_environment() -> dict[str, Any] | None:
     return environment_facts() if started else None
 
 
-def _wait(done: threading.Event, writer: threading.Thread, timeout_s: float) -> bool:
-    """Wait for an event that only a living writer can set."""
-    deadline = time.monotonic() + timeout_s
+def _wait(done: threading.Event, writer: Writer, timeout_s: float) -> bool:
+    """Wait for an event that only a living writer can set, for as long as it gets things done."""
+    moved, deadline = writer.moved, time.monotonic() + timeout_s
     while writer.is_alive() and time.monotonic() < deadline:
         if done.wait(min(1.0, timeout_s)):
             return True
+        if writer.moved != moved:
+            moved, deadline = writer.moved, time.monotonic() + timeout_s
     return done.is_set()

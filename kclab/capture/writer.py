@@ -86,6 +86,9 @@ class Writer(threading.Thread):
         self._connection: sqlite3.Connection | None = None
         self._counted = -1
         self._given_up = progress.begun_at.given_up
+        self._stored = progress.begun_at.stored
+        self.moved = progress.begun_at.moved
+        """Grows with all that this thread gets done: whoever waits can tell it from stuck."""
         self._keys: list[tuple[ContentKey, str]] = []
         self._stopping = threading.Event()
         forks.disconnect_at_forks(self)
@@ -132,6 +135,9 @@ class Writer(threading.Thread):
             self._coverage.count(entry.body["name"], CAPTURED)
         if self._commit([*entries, *self._new_counts()]):
             self._learn()
+            self._stored += len(captures)
+            self._progress.stored(self._stored)
+        self._move()
         for item, _ in group:
             if isinstance(item, Rows):
                 item.done.set()
@@ -152,6 +158,10 @@ class Writer(threading.Thread):
         except Exception as error:  # one capture that fails must not end the others
             self._give_up(pending, error)
 
+    def _move(self) -> None:
+        self.moved += 1
+        self._progress.moved(self.moved)
+
     def _add_blob(self, snapshot: Snapshot, batch: BlobBatch) -> tuple[str, int]:
         """(digest, new bytes) of a snapshot; its copy is released."""
         if snapshot.digest is not None:
@@ -167,6 +177,7 @@ class Writer(threading.Thread):
         if key is not None:
             self._keys.append((key, digest))
         snapshot.copy = None
+        self._move()
         return digest, new
 
     def _has_row(self, digest: str) -> bool:

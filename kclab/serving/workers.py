@@ -13,7 +13,8 @@ from kclab.capture.control import ControlFolder, is_alive, process_key
 from kclab.capture.orders import Orders
 from kclab.core.errors import EngineFailed
 
-DRAIN_SECONDS = 600.0
+STILL_SECONDS = 120.0
+"""A worker that stores nothing for so long is stuck: one tensor takes less even on a slow disk."""
 TICK_SECONDS = 0.1
 TITLE = "scheduler"
 """In the titles of SGLang's workers: `sglang::scheduler_TP0`, `sgl_diffusion::scheduler`."""
@@ -64,15 +65,27 @@ class Workers:
             if not is_alive(key):
                 raise EngineFailed(f"worker {title} (process {key}) died.")
 
-    def drain(self, watch: Watch, seconds: float = DRAIN_SECONDS) -> None:
-        """Let every living worker store all that it has; raises EngineFailed naming the others."""
+    def drain(self, watch: Watch, seconds: float | None = None) -> None:
+        """Let every living worker store all that it has, for as long as each gets on with it.
+
+        Raises EngineFailed naming those that have not moved for STILL_SECONDS, with what waits in
+        them, or that are not done after `seconds` in all.
+        """
         Orders(self._control.path).drain()
-        deadline = time.monotonic() + seconds
+        started = time.monotonic()
+        moved: dict[str, tuple[int, float]] = {}
         while undrained := self._undrained():
             watch()
-            if time.monotonic() > deadline:
-                named = ", ".join(undrained)
-                raise EngineFailed(f"not drained within {seconds:g} seconds: {named}.")
+            now = time.monotonic()
+            for process in undrained:
+                done = self._control.progress(process).moved
+                if process not in moved or moved[process][0] != done:
+                    moved[process] = (done, now)
+            if seconds is not None and now - started > seconds:
+                raise EngineFailed(self._undrained_words(undrained, "is not done", seconds))
+            stuck = [p for p in undrained if now - moved[p][1] > STILL_SECONDS]
+            if stuck:
+                raise EngineFailed(self._undrained_words(stuck, "stored nothing", STILL_SECONDS))
             time.sleep(TICK_SECONDS)
 
     def try_drain(self, seconds: float) -> None:
@@ -83,6 +96,17 @@ class Workers:
     def _undrained(self) -> list[str]:
         told = self._control.workers()
         return [key for key, facts in told.items() if facts["state"] != "drained" and is_alive(key)]
+
+    def _undrained_words(self, processes: Sequence[str], what: str, seconds: float) -> str:
+        named = []
+        for process in processes:
+            progress = self._control.progress(process)
+            title = self._armed.get(process, "worker")
+            named.append(
+                f"{title} (process {process}), {progress.pending} of {progress.handed} captures "
+                "pending"
+            )
+        return f"not drained, {what} for {seconds:g} seconds: {'; '.join(named)}."
 
 
 def workers_among(family: Sequence[psutil.Process]) -> list[psutil.Process]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kclab.capture.control import ControlFolder, Progress, is_alive, process_key
+from kclab.capture.control import ControlFolder, is_alive, process_key
 from kclab.capture.coverage import run_coverage
 from kclab.capture.entries import CaptureEntry, from_json
 from kclab.capture.plan import CapturePlan
@@ -36,7 +36,9 @@ def test_a_worker_acknowledges_and_confirms_its_empty_queue(store: Store) -> Non
         assert row["engine"] == "engine"
         assert row["acknowledged_us"] <= row["drained_us"]
         assert session.control.workers()[process_key()]["state"] == "drained"
-        assert session.control.progress(process_key()) == Progress(1, 0)
+        progress = session.control.progress(process_key())
+        assert (progress.handed, progress.given_up, progress.stored) == (1, 0, 1)
+        assert progress.moved and not progress.pending
 
 
 def test_a_locked_database_spools_and_the_parent_reads_the_spool_in(
@@ -148,7 +150,8 @@ def test_a_blob_that_cannot_be_written_is_counted_and_ends_nothing_else(
         session.drain()
         assert [s.row["step"] for s in session.captures()] == [1]
         assert any("No space left" in outcome for outcome in session.counts())
-        assert session.control.progress(process_key()) == Progress(2, 1)
+        progress = session.control.progress(process_key())
+        assert (progress.handed, progress.given_up, progress.stored) == (2, 1, 1)
 
 
 def test_a_damaged_file_without_a_row_is_not_trusted(store: Store) -> None:

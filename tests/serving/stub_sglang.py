@@ -13,6 +13,7 @@ STUB holds words with commas, each `word` or `word:value`:
     jobfails, jobnever, jobless, jobgone, cutjob   what becomes of a video's job
     nofile, notmp4, cutmp4, nomovie                what comes as the video
     torch         a model of torch computes two steps a request, and one at each health probe
+    stuck         torch's, and its writer hangs at its first tensor
     plugin        loads kclab's plugin, as SGLang would
 
 STUB_PIDS names a file that gets the ids of all processes of the stub, a line each.
@@ -197,6 +198,10 @@ def load_model() -> Callable[[int], None]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.proj(x)
 
+    if "stuck" in WORDS:
+        from kclab.capture.writer import Writer
+
+        Writer._add_blob = lambda *_: time.sleep(600)
     torch.manual_seed(0)
     model = StubTransformer().to(torch.bfloat16)
 
@@ -224,7 +229,7 @@ def main() -> None:
         from kclab.capture.sglang_plugin import load
 
         load()
-    if "torch" in WORDS:
+    if "torch" in WORDS or "stuck" in WORDS:
         Handler.compute = staticmethod(load_model())
     if "diein" in WORDS:
         threading.Timer(float(WORDS["diein"]), lambda: os._exit(1)).start()

@@ -220,3 +220,20 @@ def test_stub_without_torch_is_an_empty_capture(stub: Mode, invoke: Cli) -> None
     output = invoke("capture", "serve", "--model-path", stubbed.model, *options)
     assert output.code == 3
     assert "qwen_image21_square_batch2: 2 answered in" in output.err
+
+
+def test_writer_that_hangs_is_named_with_what_waits_for_it(
+    stub: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubbed = stub("stuck")
+    monkeypatch.setattr("kclab.serving.workers.STILL_SECONDS", 1.0)
+    monkeypatch.setattr("kclab.serving.service.FAILED_DRAIN_SECONDS", 0.5)
+
+    told = r"stored nothing for 1 seconds: .*\(process .*\), 1 of 1 captures pending"
+    with pytest.raises(EngineFailed, match=told):
+        stubbed.serve(capture=DEFINE)
+
+    assert stubbed.run_row["status"] == "failed" and gone(stubbed.pids, 0.5)
+    assert not stubbed.half_written()
+    (worker,) = stubbed.rows("SELECT note FROM capture_worker")
+    assert "1 capture not yet stored" in worker["note"]
