@@ -8,6 +8,7 @@ is overwritten, and in the interface's order.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,30 @@ def test_latent_attention_and_grouped_routing_are_captured(deepseek: Captured) -
 
 def test_everything_of_deepseek_v3_replays(deepseek: Captured) -> None:
     assert_all_passed(deepseek)
+
+
+@pytest.mark.parametrize("kind", ["qwen3-next", "deepseek-v3"])
+def test_two_ranks_capture_the_same_calls_and_lose_none(
+    kind: str, model: Write, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without it SGLang wants a NUMA node a rank.
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
+    cases = tmp_path / "cases.toml"
+    cases.write_text(
+        '[[case]]\nname = "short"\nkind = "completion"\nprompt = "An old pond"\nmax_tokens = 2\n'
+    )
+    run = serve(
+        model(kind),
+        case_file=cases,
+        engine_arguments=(*LLM_ON_CPU, "--tp-size", "2"),
+        max_per_axes=0,
+    )
+
+    assert run.summary.capture.status == "passed", run.summary.capture.problems
+    calls: dict[int, list[tuple[str, int, str]]] = {0: [], 1: []}
+    for receipt in run.receipts:
+        where = (receipt["definition"], receipt["step"], receipt["module_path"])
+        calls[receipt["rank"]].append(where)
+    assert sorted(calls[0]) == sorted(calls[1]) and calls[0]
+    assert {step for _, step, _ in calls[0]} == {0, 1}
+    assert_all_passed(run)
