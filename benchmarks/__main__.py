@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import capturing, importing, looking, replaying, serving, ui
+from benchmarks import capturing, gpus, importing, looking, replaying, serving, ui
 from benchmarks.measure import BASELINE, KCLAB, Result, store_result
 from kclab.core.stats import median
 from kclab.db.runs import run
@@ -33,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
     "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 5 if quick else 40),
+    "gpus": lambda at, quick: gpus.gpus(at, 60.0, 3, quick=quick),
     "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }
 
