@@ -109,13 +109,18 @@ def _connect(ray: Any, **how: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray's Python side says nothing on this terminal."""
+    """Ray says nothing on this terminal: stdout is for data, and its logs stay in its folder."""
     logger = logging.getLogger("ray")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    # `log_to_driver=False` still prints that a worker died, on stdout, through this function.
+    driver: Any = importlib.import_module("ray._private.worker")
+    printed = getattr(driver, "print_to_stdstream", None)
+    driver.print_to_stdstream = lambda *_words, **_how: None
     try:
         yield
     finally:
+        driver.print_to_stdstream = printed
         logger.setLevel(level)
 
 

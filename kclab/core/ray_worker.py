@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from kclab import __version__
 from kclab.core.errors import EnvironmentLacking
 
+CLOSE_SECONDS = 3.0
+"""For workers to tidy up before they are killed."""
 Greeting = Mapping[str, Any]
 """What a worker says first: `host`, `pid`, `kclab`, `torch`, `problem`, and what else it tells."""
 FALSE_STARTS = 3
@@ -33,6 +35,8 @@ class Staff:
     """`package.module:Class`; its `greet()` is asked first."""
     how: tuple[Any, ...] = ()
     """What the class is made with."""
+    calls: int = 1
+    """Calls that a worker takes at a time: 2 where it is to close while it works."""
 
     def hire(self) -> Any:
         """A new worker, which Ray starts where there is room.
@@ -44,14 +48,21 @@ class Staff:
             num_gpus=int(self.gpu),
             max_restarts=0,
             max_task_retries=0,
+            max_concurrency=self.calls,
             scheduling_strategy="SPREAD",
         )
         return worker.remote(self.target, self.how)
 
-    def dismiss(self, worker: Any) -> None:
-        """End a worker. It may be gone, and so may the cluster."""
+    def dismiss(self, workers: Sequence[Any]) -> None:
+        """Have workers remove what they keep on disk, and end them."""
+        # They may be gone, and so may the cluster.
         with suppress(self.ray.exceptions.RayError, ValueError):
-            self.ray.kill(worker)
+            closing = [worker.close.remote() for worker in workers]
+            if closing:
+                self.ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+        for worker in workers:
+            with suppress(self.ray.exceptions.RayError, ValueError):
+                self.ray.kill(worker)
 
     @property
     def losses(self) -> tuple[type[Exception], ...]:
@@ -148,5 +159,10 @@ def worker_class() -> type:
             }
             answer: dict[str, Any] = self.inner.work(*given, files)
             return answer
+
+        def close(self) -> None:
+            inner = getattr(self, "inner", None)
+            if inner is not None:
+                inner.close()
 
     return Worker

@@ -41,6 +41,10 @@ class Host:
             return {**facts, "problem": str(problem).rstrip(".")}
         return {**facts, **self.pool.greeting}
 
+    def close(self) -> None:
+        """End the worker process and remove what was fetched."""
+        self.pool.__exit__(None, None, None)
+
     def work(
         self,
         definitions: Mapping[str, str],

@@ -69,8 +69,8 @@ class RayPool:
         trace: TracebackType | None,
     ) -> None:
         with self._stack:
-            for lane in list(self._lanes):
-                self._end(lane)
+            self._staff.dismiss([lane.actor for lane in self._lanes])
+            self._lanes.clear()
 
     def define(self, definition: Definition) -> str:
         """Make a definition known to all workers; returns the name that tasks give it."""
@@ -160,7 +160,8 @@ class RayPool:
 
     def _lose(self, lane: Lane, error: Exception) -> Iterator[Outcome]:
         """A worker is gone: what it may have been at work on is tried once more, or given up."""
-        self._end(lane)
+        self._lanes.remove(lane)
+        self._staff.dismiss([lane.actor])
         if lane.greeting is None:
             self._false_starts += 1
             if self._false_starts >= FALSE_STARTS:
@@ -174,10 +175,6 @@ class RayPool:
             else:
                 self._lost[task.id] = lane.name
                 self._alone.append(task)
-
-    def _end(self, lane: Lane) -> None:
-        self._lanes.remove(lane)
-        self._staff.dismiss(lane.actor)
 
 
 def _given_up(task: Task, lane: Lane, before: str, error: Exception) -> Outcome:

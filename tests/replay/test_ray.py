@@ -105,13 +105,16 @@ class Killer:
             os.kill(self.killed, signal.SIGKILL)
 
 
-def test_a_worker_killed_midway_changes_no_row_of_2000(store: Store, nodes: Nodes) -> None:
+def test_a_worker_killed_midway_changes_no_row_of_2000(
+    store: Store, nodes: Nodes, capfd: pytest.CaptureFixture[str]
+) -> None:
     fill(store, 2000)
     local = judged(store, Options(device="cpu", jobs=1))
     killer = Killer(nodes, at=1000)
     wide = judged(store, Options(device="cpu", ray=nodes.address), killer)
     assert killer.killed is not None and len(wide) == 2000
     assert wide == local
+    assert capfd.readouterr() == ("", ""), "Ray keeps its words to itself"
 
 
 def tasks_of(pool: RayPool, files: Files, references: Sequence[str]) -> list[Task]:
