@@ -12,6 +12,7 @@ from kclab.cli import fc2_checks, fc2_files, fc2_h3, fc2_memory
 from kclab.cli.fc2_options import (
     MIB,
     BackendOption,
+    BoundariesArgument,
     BoundaryArgument,
     CandidateOption,
     Dtype,
@@ -20,10 +21,12 @@ from kclab.cli.fc2_options import (
     HotOption,
     SeedOption,
     ShapeOption,
+    ShapesOption,
     WorkspaceOption,
     make_subject,
     parse_seconds,
 )
+from kclab.cli.options import RayOption
 from kclab.cli.output import Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
 from kclab.core.errors import CheckFailed, EnvironmentLacking
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from kclab.db.store import Store
     from kclab.fc2.backends import Candidate
     from kclab.fc2.lab import Session, Subject
+    from kclab.fc2.sweeps import Ask
 
 app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
 fc2_h3.register(app)
@@ -97,8 +101,9 @@ def compile_(
 @app.command()
 def sweep(
     context: typer.Context,
-    boundary: BoundaryArgument = None,
-    shape: ShapeOption = None,
+    boundary: BoundariesArgument = None,
+    shape: ShapesOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Every stored boundary.")] = False,
     dtype: DtypeOption = Dtype.BF16,
     fast_accumulation: FastOption = False,
     seed: SeedOption = SEED,
@@ -122,28 +127,46 @@ def sweep(
     confirm: Annotated[
         int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
     ] = 0,
+    ray: RayOption = None,
     output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
-    """Search for the fastest exact algorithm: an answer first, then wider while time lasts."""
-    from kclab.cli.fc2_show import shown_race
+    """Search for the fastest exact algorithm: an answer first, then wider while time lasts.
+
+    Several boundaries are swept one after the other, or side by side with --ray, a GPU each.
+    """
+    from kclab.cli.fc2_sweeps import Several, sweep_several
     from kclab.core.errors import BadUsage
     from kclab.fc2.search import STAGES, Options
-    from kclab.fc2.sweep import sweep as search
+    from kclab.fc2.sweeps import Ask
 
     if until not in STAGES:
         raise BadUsage(f"--until {until}: one of {', '.join(STAGES)}.")
-    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
     seconds = float("inf") if exhaustive else parse_seconds(budget)
     options = Options(workspace_budgets or BUDGETS, requested_count, seconds, until, exhaustive)
-    store = current_store(context)
+    ask = Ask(options, confirm, resume, _params(context))
+    several = Several(boundary or (), shape or (), every, dtype, fast_accumulation, ray)
+    store, name, made = current_store(context), *several.only
+    if several.wide:
+        several.check(resume, output)
+        backend = backend or ("auto" if ray else None)
+        like = make_subject(None, None, dtype, False, seed, backend, workspace, hot)
+        sweep_several(store, several.subjects(store, like), ask, ray, form)
+    subject = make_subject(name, made, dtype, fast_accumulation, seed, backend, workspace, hot)
+    _sweep_one(store, subject, ask, form, output)
+
+
+def _sweep_one(store: Store, subject: Subject, ask: Ask, form: Format, output: Path | None) -> None:
+    from kclab.cli.fc2_show import shown_race
+    from kclab.fc2.sweep import sweep as search
+
+    params = ask.params_of(subject)
     with shown_race() as watch:
-        params = _params(context)
-        report = search(store, subject, options, resume=resume, watch=watch, params=params)
+        report = search(store, subject, ask.options, resume=ask.resume, watch=watch, params=params)
     _print_run(store, report.run_uuid, form, output)
     best = report.outcome.exact
-    if confirm and best is not None and not best.is_control:
-        _confirm(store, report.run_uuid, best.config.text, confirm)
+    if ask.confirm and best is not None and not best.is_control:
+        _confirm(store, report.run_uuid, best.config.text, ask.confirm)
 
 
 def _confirm(store: Store, run: str, config: str, processes: int) -> None:

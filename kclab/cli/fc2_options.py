@@ -32,6 +32,16 @@ BoundaryArgument = Annotated[
 ShapeOption = Annotated[
     str | None, typer.Option("--shape", metavar="MxNxK", help="Make a synthetic boundary instead.")
 ]
+BoundariesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[BOUNDARY]...", help="Stored boundaries: their workloads' uuids, or `last`."
+    ),
+]
+ShapesOption = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="MxNxK", help="Make a synthetic boundary instead; repeatable."),
+]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Operands of --shape.")]
 FastOption = Annotated[
     bool,
