@@ -33,7 +33,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
     "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 5 if quick else 40),
-    "gpus": lambda at, quick: gpus.gpus(at, 60.0, 3, quick=quick),
+    "gpus": lambda at, quick: gpus.gpus(at, 80.0, 3, quick=quick),
     "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }
 
