@@ -194,8 +194,9 @@ def test_killed_kclab_leaves_no_engine_and_a_sound_store(stub: Mode) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_kclab_ends_the_engine_and_says_so(stub: Mode, number: int) -> None:
-    stubbed = stub("hang")
+@pytest.mark.parametrize("words", ["hang", "hang,ignoreterm,child"])
+def test_interrupted_kclab_ends_the_engine_and_says_so(stub: Mode, number: int, words: str) -> None:
+    stubbed = stub(words)
     kclab = start(stubbed, "--grace", "2")
     wait_for_request(stubbed)
     os.kill(kclab.pid, number)
