@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "sqlalchemy", "sqlmodel", "alembic", "textual", "numpy")
+HEAVY = ("torch", "sqlalchemy", "sqlmodel", "alembic", "textual", "numpy", "fsspec")
 FORBIDDEN_IN_ENGINES = ("sqlmodel", "sqlalchemy", "alembic", "pydantic", "typer", "rich")
 
 

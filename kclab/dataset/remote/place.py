@@ -17,6 +17,7 @@ from kclab.core.errors import BadUsage, DatasetRefused, EnvironmentLacking, Kcla
 from kclab.core.urls import without_credentials
 from kclab.dataset.paths import plain_parts
 from kclab.dataset.remote.digests import PART, Digest
+from kclab.dataset.remote.pool import WORKERS
 
 S3 = ("s3", "s3a")
 HUGGING_FACE = "hf"
@@ -184,9 +185,10 @@ _UNREACHABLE = {"BotoCoreError", "ClientError", "HTTPError", "TimeoutError", "Tr
 def _connect(url: str) -> tuple[Any, str]:
     scheme = urlsplit(url).scheme.lower()
     try:
+        from fsspec.config import conf
         from fsspec.core import url_to_fs
 
-        system, path = url_to_fs(url)
+        system, path = url_to_fs(url, **_settings(scheme, conf))
     except ImportError as error:
         cure = "; pip install 'kclab[remote]'" if scheme in (*S3, HUGGING_FACE) else ""
         raise EnvironmentLacking(
@@ -195,6 +197,14 @@ def _connect(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise BadUsage(f"{without_credentials(url)}: {error}.") from error
     return system, str(path)
+
+
+def _settings(scheme: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+    """What fsspec's own settings of the service leave open: a connection for each transfer."""
+    if scheme not in S3:
+        return {}
+    own = conf.get(scheme, {}).get("config_kwargs", {})
+    return {"config_kwargs": {"max_pool_connections": WORKERS, **own}}
 
 
 def _version(facts: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from kclab.core.units import format_bytes
 from kclab.dataset.options import Progress
 
-WORKERS = 16
+WORKERS = 32
 """Transfers at a time; the memory that they need is this many pieces."""
 
 Item = TypeVar("Item")
