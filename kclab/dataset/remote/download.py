@@ -1,8 +1,8 @@
 """Fetching objects into a folder: in pieces, whole under their names or not at all, none twice.
 
 A part waits under `parts/` and goes on where it broke off while the object's version stays. A
-journal says which version of an object a finished file is; without its line the file is fetched
-again.
+journal says which version of an object a finished file is. Its line comes before the file has its
+name: a process killed in between leaves a whole part, of which no byte is missing.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Download:
         path = self._path(one)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # an older version must not pass for what the line says
+            self._note(one)
             part.replace(path)
         except OSError as error:
             if error.errno in _NO_FILE_NAME:
@@ -96,7 +98,6 @@ class Download:
                     f"{self.place.url}/{one.name}: no file can have this name ({error.strerror})."
                 ) from error
             raise
-        self._note(one)
 
     def _fill(self, one: RemoteObject, part: Path, transfers: Transfers) -> None:
         with part.open("ab") as file:
