@@ -66,7 +66,7 @@ def note_drift(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row["drift"] is not None and abs(row["drift"]) > DRIFT_LIMIT:
             note(
-                f"result {row['result_id']}: the control drifted by {row['drift'] * 100:+.0f} % "
+                f"result {row['result_id']}: the control drifted by {row['drift'] * 100:+.1f} % "
                 "from the first round to the last; look at clocks and temperature."
             )
 

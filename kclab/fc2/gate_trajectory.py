@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,11 @@ from kclab.fc2.backends import Backend
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gate_block import DEFAULT_GATE, GateOptions, H3Subject
 from kclab.fc2.gate_rows import TRAJECTORY, add_gate, tell_difference
+from kclab.fc2.gpu import GLANCE
 from kclab.fc2.h3_boundary import Progress, Traversal, Wanted, no_progress, traverse
 from kclab.fc2.h3_fc2 import AcceptedFc2, CandidateFc2
 from kclab.fc2.h3_options import H3Options
-from kclab.fc2.lab import Session, Subject, session
+from kclab.fc2.lab import Session, Subject, session, watch_gpu
 from kclab.fc2.parity import Parity, compare
 from kclab.fc2.problem import Problem
 from kclab.h3.blocks import EVERY_BLOCK
@@ -34,6 +35,8 @@ class Denoised:
     latents: Latents
     steps: int
     seconds: float
+    glances: Sequence[Sequence[int | None]] = ()
+    """`kclab.fc2.gpu.GLANCE` after each step, the step in the round's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,12 @@ def _denoise(
     noise, text = request.start(model.sizes, model.device)
     velocity = model.velocity(request.layout, text)
     what = "baseline" if isinstance(fc2, AcceptedFc2) else "candidate"
+    gpu, glances = watch_gpu(opened.backend), list[Sequence[int | None]]()
 
     def done(step: int, steps: int) -> bool:
         opened.bench.gemm.synchronize()
+        if (seen := gpu.glance()) is not None:
+            glances.append((step, *seen))
         progress(f"{what}, step", step, steps)
         return goes_on(step, steps)
 
@@ -125,7 +131,7 @@ def _denoise(
         began = time.perf_counter()
         latents, steps = sample(velocity, noise, request.sigmas, done)
         opened.bench.gemm.synchronize()
-        return Denoised(latents, steps, time.perf_counter() - began)
+        return Denoised(latents, steps, time.perf_counter() - began, glances)
 
 
 def _judge(
@@ -149,7 +155,8 @@ def _judge(
         candidate.seconds,
         parities,
     )
-    _keep(opened, options, report)
+    seen = {"baseline": baseline.glances, "candidate": candidate.glances}
+    _keep(opened, options, report, seen if baseline.glances else {})
     if wrong := tell_difference(parities):
         raise CheckFailed(
             f"config {config.text}'s trajectory is not byte-exact after {report.steps} steps: "
@@ -160,9 +167,11 @@ def _judge(
     return report
 
 
-def _keep(opened: Session, options: H3Options, report: TrajectoryReport) -> None:
+def _keep(
+    opened: Session, options: H3Options, report: TrajectoryReport, seen: Mapping[str, Any]
+) -> None:
     request = options.request
-    detail = {
+    detail: dict[str, Any] = {
         "steps": report.steps,
         "steps_in_all": report.steps_in_all,
         "resolution": [request.width, request.height],
@@ -173,6 +182,7 @@ def _keep(opened: Session, options: H3Options, report: TrajectoryReport) -> None
         "candidate_seconds": report.candidate_seconds,
         "improvement_percent": report.improvement_percent,
         "supplied_workspace_bytes": opened.bench.gemm.workspace_bytes,
+        **({"conditions": {"fields": GLANCE, **seen}} if seen else {}),
         "replaced": "FC2's method in all blocks; gate, residual and producer are the model's own",
     }
     add_gate(opened, TRAJECTORY, opened.boundary_id, report.config, report.parities, detail)

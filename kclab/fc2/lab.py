@@ -102,7 +102,7 @@ def session(
             gate_up=boundary.gate_up,
             cold=subject.cold,
         )
-        _note(active, "baseline", bench.baseline_metadata())
+        note_fact(active, "baseline", bench.baseline_metadata())
         try:
             yield Session(active, boundary, boundary_id, backend, bench, sink, validity)
         finally:
@@ -150,12 +150,12 @@ def _note_device(active: ActiveRun, backend: Backend, when: str) -> None:
     uuid = str(backend.facts().get("gpu_uuid") or "")
     reading = watch_gpu(backend).read()
     if reading is not None:
-        _note(active, when, reading)
+        note_fact(active, when, reading)
         with writing(active.connection) as tx:
             tx.execute("UPDATE run SET gpu_uuid = ? WHERE id = ?", (uuid, active.id))
 
 
-def _note(active: ActiveRun, name: str, value: Mapping[str, Any]) -> None:
+def note_fact(active: ActiveRun, name: str, value: Mapping[str, Any]) -> None:
     """Add one entry to the run's volatile facts."""
     with writing(active.connection) as tx:
         row = tx.execute("SELECT volatile FROM run WHERE id = ?", (active.id,)).fetchone()

@@ -11,7 +11,8 @@ from kclab.db.store import Store
 from kclab.fc2.backends import Candidate
 from kclab.fc2.bench import PRODUCER_GEMM
 from kclab.fc2.config import AlgorithmConfig
-from kclab.fc2.lab import Session, Subject, Watch, no_watch, session, watch_gpu
+from kclab.fc2.gpu import GLANCE
+from kclab.fc2.lab import Session, Subject, Watch, no_watch, note_fact, session, watch_gpu
 from kclab.fc2.problem import Problem
 from kclab.fc2.search import Known, Options, Outcome, Search
 from kclab.fc2.search.finals import Result
@@ -50,7 +51,11 @@ def sweep(
         known = _known(open_run) if resume else NOTHING_KNOWN
         gpu = watch_gpu(open_run.backend)
         searching = Search(open_run.bench, options, open_run.sink, watch, known, gpu)
-        outcome = searching.run()
+        try:
+            outcome = searching.run()
+        finally:
+            if seen := searching.screening():
+                note_fact(open_run.active, "screening", {"fields": GLANCE, "rounds": seen})
         if outcome.exact is None and outcome.any is None:
             raise NothingMatched("nothing was measured: every config was refused or failed.")
         scopes = _producer_scope(open_run, searching, outcome)

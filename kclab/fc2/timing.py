@@ -45,7 +45,7 @@ class Rounds:
     glances: list[tuple[int | None, ...]] = field(default_factory=list)
     """`GLANCE` of each mirrored round, read after its last sample: never while one is timed."""
     screened: list[tuple[int | None, ...]] = field(default_factory=list)
-    """The same of each round of a series."""
+    """The same after each series and each heat, with the number of its last round."""
     next_round: int = 0
 
     def late(self) -> bool:
@@ -54,7 +54,9 @@ class Rounds:
 
     def shuffled(self, arms: Sequence[Arm], rounds: int) -> list[Sample]:
         """Each arm once a round, in an order of its own."""
-        return self._take(arms, rounds, lambda order: order)
+        taken = self._take(arms, rounds, lambda order: order)
+        self._look_after_screening()
+        return taken
 
     def mirrored(self, arms: Sequence[Arm], rounds: int) -> list[Sample]:
         """Each arm twice a round: shuffled, then backwards (ABBA for two arms).
@@ -106,9 +108,12 @@ class Rounds:
                 break
             self._one_series(gemm, [control, *prepared], ratios)
             self.next_round += 1
-            if (seen := self.gpu.glance()) is not None:
-                self.screened.append((self.next_round - 1, *seen))
+            self._look_after_screening()
         return ratios
+
+    def _look_after_screening(self) -> None:
+        if (seen := self.gpu.glance()) is not None:
+            self.screened.append((self.next_round - 1, *seen))
 
     def _one_series(
         self, gemm: Gemm, prepared: Sequence[Any], ratios: list[list[float | None]]

@@ -37,7 +37,7 @@ class FakeGpu(Gpu):
 class Ticks:
     """A clock that notes when it times."""
 
-    policy = "hot"
+    policy, settles = "hot", 0.0
 
     def __init__(self, events: list[str]) -> None:
         self._events = events
@@ -58,11 +58,27 @@ def test_a_round_is_read_after_its_last_sample() -> None:
     assert len(rounds.glances[0]) == len(GLANCE)
 
 
-def test_screening_reads_nothing() -> None:
+def test_screening_reads_once_and_between_samples_only() -> None:
     events: list[str] = []
     rounds = Rounds(Ticks(events), random.Random(0), gpu=Watcher(FakeGpu()))
     rounds.shuffled([Arm("A", lambda: None)], 3)
     assert rounds.glances == []
+    assert len(rounds.screened) == 1, "one look after the heat, none while it is timed"
+
+
+def test_a_sweeps_screening_and_its_throttling_are_kept_with_the_run(
+    invoke: Cli, store: Store, fake_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kclab.fc2.lab.find_gpu", lambda _uuid: FakeGpu())
+    shape = ("--shape", "10x32x96", "--backend", "cublaslt")
+    done = invoke("--db", store.database, "fc2", "sweep", *shape, "--until", "heuristics")
+    assert done.code == 0, done.err
+    with closing(store.read()) as connection:
+        (volatile,) = connection.execute("SELECT volatile FROM run").fetchone()
+    screening = json.loads(volatile)["screening"]
+    assert tuple(screening["fields"]) == GLANCE
+    assert len(screening["rounds"]) >= 3, "after each heat"
+    assert any(row[3] & SLOWED for row in screening["rounds"])
 
 
 def test_conditions_in_words() -> None:

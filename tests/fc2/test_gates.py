@@ -185,6 +185,21 @@ def test_a_trajectory_replaces_fc2_in_every_block_of_every_step(
     assert detail["improvement_percent"] == pytest.approx(percent)
 
 
+def test_the_gpus_state_after_each_step_of_both_ways_is_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gpu:
+        def glance(self) -> tuple[int, int, int]:
+            return 1755, 60, 0x4
+
+    monkeypatch.setattr("kclab.fc2.gate_trajectory.watch_gpu", lambda _backend: Gpu())
+    trajectory_gate(store, OPTIONS, "cpu", GateOptions(candidate=WHOLE))
+    (row,) = gates(store)
+    found = row["detail"]["conditions"]
+    steps = [[step, 1755, 60, 0x4] for step in (1, 2, 3)]
+    assert (found["baseline"], found["candidate"]) == (steps, steps)
+
+
 def test_an_inexact_trajectory_fails_with_its_row_kept(store: Store) -> None:
     with pytest.raises(CheckFailed, match=r"after 3 steps: video: \d+ of 1344"):
         trajectory_gate(store, OPTIONS, "cpu", GateOptions(candidate=BF16_PARTIALS))

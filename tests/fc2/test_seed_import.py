@@ -64,7 +64,7 @@ def test_drift_is_shown_on_stderr(invoke: Cli, tmp_path: Path) -> None:
     base = [2.0 * 1.03**i for i in range(6)]
     path = write(tmp_path / "a.json", [candidate(0, [b * 0.97 for b in base], base=base)])
     invoke("fc2", "import", path)
-    assert "the control drifted by +16 %" in invoke("fc2", "best").err
+    assert "the control drifted by +15.9 %" in invoke("fc2", "best").err
 
 
 def test_faster_but_inexact_is_never_best(store: Store, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kclab.fc2.backends import Candidate, Refused
 from kclab.fc2.bench import Bench
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import NO_GPU, Watcher
+from kclab.fc2.search.bars import Bars
 from kclab.fc2.search.finals import Finals, Result, held, winner, within_budgets
 from kclab.fc2.search.plan import Order, Plan, Shuffled
 from kclab.fc2.search.pool import Entry, Pool, in_parts
@@ -44,6 +45,7 @@ before they are raced: the best of thousands after three samples is mostly luck.
 SCREEN_SLACK = 1.04
 """How much slower than the best of the second look a launch may be to be raced."""
 
+MOST_GLANCES = 2_000
 LISTING = 0.3
 """Share of a race's time for the space that its listing may take, the plainest configs first."""
 LEADERS = 8
@@ -79,7 +81,7 @@ class Search:
         self.finals = Finals(bench, rounds, self._started)
         self.outcome = Outcome()
         self._leaders: list[Entry] = []
-        self._bars: dict[bool, float] = {}
+        self._bars = Bars(self.pool)
         self._listed = False
         self._judged: list[Result] = []
 
@@ -92,6 +94,11 @@ class Search:
             self._space()
         self._final()
         return self.outcome
+
+    def screening(self) -> list[tuple[int | None, ...]]:
+        """`GLANCE` after each series and heat: at most `MOST_GLANCES`, evenly taken."""
+        seen = self._rounds.screened
+        return seen[:: -(-len(seen) // MOST_GLANCES)] if seen else []
 
     def _goes_on(self, stage: str) -> bool:
         wanted = STAGES.index(stage) <= STAGES.index(self.options.until)
@@ -146,7 +153,7 @@ class Search:
 
     def _space(self) -> None:
         self._rounds.deadline = self._search_ends
-        self._bars = {kind: self._bar(kind) for kind in (True, False)}
+        self._bars = Bars(self.pool)
         order = self._order()
         seen: list[Entry] = []
         while order.left and not self._rounds.late():
@@ -186,38 +193,21 @@ class Search:
         """Look at new launches once, again at those near the best; examine what may beat it."""
         self._race.time(fresh, 1)
         ordered = self._by_speed(e for e in fresh if e.status == "valid")
-        near = [e for e in ordered if (e.ratio or 0.0) * NEAR >= min(self._bars.values())]
+        near = [e for e in ordered if (e.ratio or 0.0) * NEAR >= self._bars.lowest]
         self._race.time(near, MORE_LOOKS)
         ordered = self._by_speed(e for e in fresh if e.status == "valid")
-        self._raise_bars(ordered)
+        self._bars.raise_by(ordered)
         self._sink.entries(fresh)
         self._leaders = self._by_speed([*self._leaders, *ordered[:LEADERS]])[:LEADERS]
         self._tell("space", SCREENED)
 
-    def _raise_bars(self, ordered: Sequence[Entry]) -> None:
-        """Examine what looks faster than the best of its kind: a wrong one raises no bar."""
-        for entry in ordered:
-            ratio = entry.ratio or 0.0
-            if ratio <= min(self._bars.values()):
-                break
-            if ratio > self._bars[False] or self.pool.same(entry):
-                self.pool.examine(entry)
-            for exact in (True, False):
-                if entry.counts if exact else entry.sound:
-                    self._bars[exact] = max(self._bars[exact], ratio)
-
     def _second_look(self, seen: Sequence[Entry]) -> list[Entry]:
         """The fastest of the space, timed again, then examined from the top down."""
-        bar = min(self._bars.values())
+        bar = self._bars.lowest
         ordered = self._by_speed(entry for entry in seen if entry.status == "valid")
         again = [e for e in ordered if (e.ratio or 0.0) * SECOND_SLACK >= bar][:SECOND_LOOK]
         self._race.time(again, SECOND_ROUNDS)
         return self._race.cut(again, Heat(0, SCREEN_SLACK, CONTENDERS))
-
-    def _bar(self, exact: bool) -> float:
-        """The ratio of the fastest config that counts, or that is sound at all."""
-        good = (e for e in self.pool.valid() if (e.counts if exact else e.sound))
-        return max((e.ratio or 0.0 for e in good), default=0.0)
 
     def _admit(self, candidates: Iterable[Candidate]) -> list[Entry]:
         fresh: list[Entry] = []
