@@ -1,4 +1,4 @@
-"""The app: three screens, two readers, and one look a second whether anything changed."""
+"""The app: three screens, three readers, and one look a second whether anything changed."""
 
 from __future__ import annotations
 
@@ -84,6 +84,8 @@ class KclabApp(App[None]):
         self.store = store
         self.pages = Reader(store)
         """For what is in view: its questions take milliseconds."""
+        self.surveys = Reader(store)
+        """For how long a listing is: walks that no page waits for."""
         self.details = Reader(store)
         """For the rest, which may take a while."""
         self._version: int | None = None
@@ -96,6 +98,7 @@ class KclabApp(App[None]):
     async def on_unmount(self) -> None:
         """Close the connections."""
         await self.pages.close()
+        await self.surveys.close()
         await self.details.close()
 
     async def _poll(self) -> None:
@@ -122,7 +125,7 @@ class KclabApp(App[None]):
     @property
     def busy(self) -> bool:
         """Whether a question waits for its answer."""
-        return bool(self.pages.waiting or self.details.waiting)
+        return any(r.waiting for r in (self.pages, self.surveys, self.details))
 
     def action_go(self, mode: str) -> None:
         """Switch to a screen; on it already, back to where it began."""

@@ -11,8 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from kclab.cli.show import counted
 from kclab.cli.table import STATUS_STYLES
+from kclab.core.units import counted
 from kclab.db.queries.verdict_matrix import STATUSES, verdict_matrix
 from kclab.tui.rows import ListedRows
 from kclab.tui.screen import LabScreen

@@ -42,6 +42,7 @@ class ListedRows:
 class PagedRows:
     """Rows of a listing, read a page at a time.
 
+    Pages come through `reader`; the `surveyor` walks over all rows and may take a while.
     `changed(moved)` is called whenever there is something new to draw; `moved` says by how many
     places the row that `refresh` was told of has moved.
     """
@@ -49,11 +50,12 @@ class PagedRows:
     def __init__(
         self,
         reader: Reader,
+        surveyor: Reader,
         listing: Listing,
         changed: Callable[[int], None],
         failed: Callable[[KclabError], None],
     ) -> None:
-        self._reader, self._listing = reader, listing
+        self._reader, self._surveyor, self._listing = reader, surveyor, listing
         self._changed, self._failed = changed, failed
         self._anchors: Sequence[Anchor | None] = [None]
         self._pages: OrderedDict[int, Sequence[Row]] = OrderedDict()
@@ -94,7 +96,7 @@ class PagedRows:
     async def _survey(self, index: int | None, row: Row | None) -> None:
         at = None if row is None else row["anchor"]
         try:
-            found = await self._reader.ask(partial(self._listing.survey, at=at))
+            found = await self._surveyor.ask(partial(self._listing.survey, at=at))
         except KclabError as error:
             self._failed(error)
             return

@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
-from kclab.cli.show import counted, short_run, show_time
+from kclab.cli.show import short_run, show_time
 from kclab.core.errors import KclabError
-from kclab.core.units import format_duration
+from kclab.core.units import counted, format_duration
 from kclab.core.when import local_time
 from kclab.db.queries.run_pages import ORDERS, RunListing, count_running, run_words
 from kclab.db.queries.runs import RunFilter
@@ -125,7 +125,7 @@ class RunsScreen(LabScreen):
             self._rows.stop()
         self._wanted = wanted
         listing = RunListing(wanted, self._turned)
-        self._rows = PagedRows(self.pages, listing, self._changed, self.failed)
+        self._rows = PagedRows(self.pages, self.lab.surveys, listing, self._changed, self.failed)
         self._rows.start()
 
     def _changed(self, moved: int) -> None:

@@ -9,7 +9,8 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from kclab.cli.show import counted, short, short_run, show_error, show_module, show_time
+from kclab.cli.show import short, short_run, show_error, show_module, show_time
+from kclab.core.units import counted
 from kclab.db.queries.verdict_matrix import VerdictListing
 from kclab.tui.rows import PagedRows, Row
 from kclab.tui.screen import LabScreen
@@ -99,7 +100,7 @@ class VerdictsScreen(LabScreen):
         if self._rows is not None:
             self._rows.stop()
         listing = VerdictListing(self._definition, self._status, self._run)
-        self._rows = ShownRows(self.pages, listing, self._changed, self.failed)
+        self._rows = ShownRows(self.pages, self.lab.surveys, listing, self._changed, self.failed)
         self._rows.start()
 
     def _changed(self, moved: int) -> None:

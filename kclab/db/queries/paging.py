@@ -113,10 +113,13 @@ class Order:
         rows: list[dict[str, Any]] = []
         for condition, values in [("1", ())] if anchor is None else self._from(anchor):
             if len(rows) < PAGE:
+                # The rows are chosen first: sorting without an index, SQLite would else work out
+                # every column of every row.
                 found = connection.execute(
                     f"SELECT {self.key} AS page_key, {self.id} AS page_id, {select}"
-                    f" FROM {self.source} {joins}{self._where(condition)}"
-                    f" ORDER BY {self._by} LIMIT {PAGE - len(rows)}",
+                    f" FROM {self.source} {joins} WHERE {self.id} IN (SELECT {self.id}"
+                    f" FROM {self.source}{self._where(condition)}"
+                    f" ORDER BY {self._by} LIMIT {PAGE - len(rows)}) ORDER BY {self._by}",
                     (*self.values, *values),
                 )
                 rows += [_anchored(row) for row in found]
