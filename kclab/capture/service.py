@@ -25,6 +25,7 @@ from kclab.capture.settle import WorkerEnd, adopt_abandoned, settle, wait_for_wo
 from kclab.core.catalog import load_catalog
 from kclab.core.errors import BadUsage, EnvironmentLacking
 from kclab.core.families import FAMILIES, family_of
+from kclab.core.units import counted
 from kclab.db.connection import writing
 from kclab.db.rows import add_error
 from kclab.db.runs import ActiveRun, run
@@ -79,7 +80,7 @@ class CaptureSummary:
         """The run in one line."""
         definitions = sum(1 for c in self.coverage if c.captured)
         counts = ((definitions, "definition"), (self.workers, "process"))
-        return ", ".join([f"{self.captures} captured", *(_counted(n, w) for n, w in counts)])
+        return ", ".join([f"{self.captures} captured", *(counted(n, w) for n, w in counts)])
 
 
 def check_options(options: CaptureOptions) -> None:
@@ -268,7 +269,7 @@ def _coverage_problems(
             " (python -I, -E and -S switch it off)."
         ]
     unwritten = [
-        f"{c.name}: {count} captures {reason}."
+        f"{c.name}: {counted(count, 'capture')} {reason}."
         for c in coverage
         for reason, count in c.skipped.items()
         if reason.startswith(NOT_WRITTEN)
@@ -287,11 +288,6 @@ def _captures(active: ActiveRun) -> tuple[int, int]:
         "SELECT count(*), coalesce(sum(stall_us), 0) FROM capture WHERE run_id = ?", (active.id,)
     ).fetchone()
     return int(row[0]), int(row[1])
-
-
-def _counted(number: int, word: str) -> str:
-    plural = f"{word}es" if word.endswith("s") else f"{word}s"
-    return f"{number} {word if number == 1 else plural}"
 
 
 def summary_line(summary: CaptureSummary) -> str:

@@ -37,7 +37,7 @@ from kclab.cli.show import (
 )
 from kclab.cli.store import current_store
 from kclab.core.errors import ExitCode, NothingMatched
-from kclab.core.units import format_bytes
+from kclab.core.units import counted, format_bytes
 from kclab.db.queries.capture_diff import Match, SiteMatch, differing_inputs, match_sites
 from kclab.db.queries.captures import capture_details, count_captures, list_captures
 from kclab.db.queries.run_diff import flattened
@@ -205,9 +205,11 @@ def _diff_row(match: SiteMatch, inputs: list[str]) -> dict[str, Any]:
 
 def _conclude(matches: list[SiteMatch], a: str, b: str) -> None:
     counts = Counter(match.match for match in matches)
-    note(", ".join(f"{counts[kind]:,} {kind}" for kind in Match))
+    told = ", ".join(f"{kind} {counts[kind]:,}" for kind in Match if counts[kind])
     if not counts.keys() - {Match.ONLY_A, Match.ONLY_B}:
-        raise NothingMatched(f"runs {a} and {b} have no site in common.")
+        found = f" ({told})" if told else ": `kclab runs list` shows which captured or imported"
+        raise NothingMatched(f"runs {a} and {b} have no site in common{found}.")
+    note(f"{counted(len(matches), 'site')}: {told}")
     differing = (Match.OUTPUTS_DIFFER, Match.INPUTS_DIFFER)
     first = next((match for match in matches if match.match in differing), None)
     if first is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
-from kclab.cli.show import counted, short
+from kclab.cli.options import LimitOption
+from kclab.cli.output import (
+    Column,
+    Format,
+    FormatOption,
+    note,
+    note_rest,
+    print_fields,
+    print_rows,
+)
+from kclab.cli.show import short
 from kclab.cli.store import current_store
 from kclab.core.errors import DatabaseDamaged, ExitCode
-from kclab.core.units import format_bytes
+from kclab.core.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from kclab.db.check import CheckReport, Progress
@@ -88,6 +97,7 @@ def check(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Threads that hash; all cores.")
     ] = None,
+    limit: LimitOption = 50,
 ) -> None:
     """Check the database, and re-hash every blob and every image.
 
@@ -100,19 +110,34 @@ def check(
     store = current_store(context)
     with _hashing() as progress:
         report = checking.check(store, progress, jobs)
-    rows = [asdict(fault) for fault in report.faults]
     if form is Format.JSON:
         print_fields(_summary(report), form)
     else:
-        print_rows(rows, FAULTS, form, empty="no faults.")
+        rows = [asdict(fault) for kind in checking.KINDS for fault in report.of(kind)]
+        _print_some(rows, FAULTS, form, limit, "faults", empty="no faults.")
     _conclude(report, store.database)
 
 
+def _print_some(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[Column],
+    form: Format,
+    limit: int,
+    nouns: str,
+    empty: str,
+) -> None:
+    """A person's table ends after `limit` rows and says so; a program's is whole."""
+    shown = rows[:limit] if form is Format.TABLE else rows
+    print_rows(shown, columns, form, empty=empty)
+    note_rest(len(shown), len(rows), nouns)
+
+
 def _summary(report: CheckReport) -> dict[str, Any]:
-    kinds = ("integrity", "foreign_key", "damaged", "missing", "absent", "unreferenced", "leftover")
+    from kclab.db.check import KINDS
+
     found = {
         kind: [{"name": fault.name, "detail": fault.detail} for fault in report.of(kind)]
-        for kind in kinds
+        for kind in KINDS
     }
     head = {
         "blobs": report.blobs,
@@ -224,6 +249,7 @@ def gc(
             help="Leave alone what was touched in the last MINUTES.",
         ),
     ] = 60,
+    limit: LimitOption = 50,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Remove what nothing uses: blobs and images that no row names, logs of runs that are gone,
@@ -237,7 +263,9 @@ def gc(
     if yes:
         _adopt_abandoned(store)
     garbage = find_garbage(store, int(older_than * 60_000_000))
-    print_rows(_garbage_rows(garbage), FAULTS[:2], form, empty="nothing to remove.")
+    _print_some(
+        _garbage_rows(garbage), FAULTS[:2], form, limit, "things", empty="nothing to remove."
+    )
     if garbage.alive:
         note(
             f"{counted(len(garbage.alive), 'run')} still going on: blob rows and newer files stay."

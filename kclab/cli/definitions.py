@@ -9,7 +9,7 @@ import typer
 
 from kclab.cli.definition_rows import LIST_COLUMNS, TENSOR_COLUMNS, summary, tensors, word
 from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
-from kclab.cli.show import counted, short, show_time
+from kclab.cli.show import short, show_time
 from kclab.cli.store import current_store
 from kclab.core import trust as trusting
 from kclab.core.catalog import definition_files, load_file
@@ -18,6 +18,7 @@ from kclab.core.definition_files import definition_text, write_definition
 from kclab.core.definition_lint import portability_notes
 from kclab.core.errors import BadUsage, CheckFailed, DefinitionInvalid, NothingMatched
 from kclab.core.families import FAMILIES, Family
+from kclab.core.units import counted
 from kclab.db.definitions import (
     add_definitions,
     known_definitions,

@@ -12,10 +12,10 @@ import typer
 
 from kclab.cli.output import Column, Format, FormatOption, note, print_rows
 from kclab.cli.serve_options import Engine, EngineChecked
-from kclab.cli.show import counted
 from kclab.cli.store import current_store
 from kclab.core.errors import EnvironmentLacking, ExitCode, KclabError
 from kclab.core.machine import Finding, State, machine_findings, package_findings, problem
+from kclab.core.units import counted
 
 app = typer.Typer()
 

@@ -16,8 +16,8 @@ from kclab.cli.output import (
     print_lines,
     print_rows,
 )
-from kclab.cli.show import counted, dated, short, short_run, show_local, show_ms, show_time
-from kclab.core.units import format_bytes, format_count, format_duration
+from kclab.cli.show import dated, short, short_run, show_local, show_ms, show_time
+from kclab.core.units import counted, format_bytes, format_count, format_duration
 from kclab.db.queries.run_diff import flattened
 
 REPLAY_COLUMNS = (

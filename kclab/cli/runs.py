@@ -30,10 +30,10 @@ from kclab.cli.output import (
     only_columns,
     print_rows,
 )
-from kclab.cli.show import counted, dated, short_run, show_time
+from kclab.cli.show import dated, short_run, show_time
 from kclab.cli.store import current_store
 from kclab.core.errors import BadUsage, NothingMatched
-from kclab.core.units import format_bytes, format_duration
+from kclab.core.units import counted, format_bytes, format_duration
 from kclab.db.queries.runs import RunFilter, count_runs, find_run, list_runs
 
 if TYPE_CHECKING:

@@ -56,7 +56,8 @@ class Requests:
         list[str] | None,
         typer.Option(
             "--case",
-            help="square, landscape, edit, alpha; clip; completion, chat; or one of --cases. Repeatable.",
+            help="square, landscape, edit, alpha; clip; completion, chat; or one of --cases."
+            " Repeatable.",
         ),
     ] = None
     cases: Annotated[

@@ -59,11 +59,6 @@ def show_ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:#.4g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def show_module(place: Mapping[str, Any]) -> str:
     """Which module: `blocks.0.attn.to_q`; where none is known, the operation and the variant."""
     variant = place.get("variant") or ""

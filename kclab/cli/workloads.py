@@ -23,7 +23,6 @@ from kclab.cli.output import (
     print_rows,
 )
 from kclab.cli.show import (
-    counted,
     dated,
     short,
     short_run,
@@ -35,7 +34,7 @@ from kclab.cli.show import (
     show_time,
 )
 from kclab.cli.store import current_store
-from kclab.core.units import format_bytes, format_count
+from kclab.core.units import counted, format_bytes, format_count
 from kclab.db.queries.runs import find_by_prefix
 from kclab.db.queries.workloads import count_workloads, list_workloads, workload_details
 

@@ -16,6 +16,7 @@ from kclab.core import definition_body as rules
 from kclab.core.definition_body import Axis, TensorSpec
 from kclab.core.digest import DTYPES, canonical_json, text_sha256
 from kclab.core.errors import DefinitionInvalid
+from kclab.core.units import counted
 
 __all__ = ["Axis", "Definition", "Scalar", "TensorFacts", "TensorSpec", "python_scalar"]
 
@@ -141,8 +142,8 @@ class Definition:
             raise DefinitionInvalid(f"{self.name}: {name} is a Python scalar; it has no shape.")
         if len(names) != len(shape):
             raise DefinitionInvalid(
-                f"{self.name}: {name} has shape {list(shape)}; it needs {len(names)} dimensions"
-                f" [{', '.join(names)}]."
+                f"{self.name}: {name} has shape {list(shape)}; it needs"
+                f" {counted(len(names), 'dimension')} [{', '.join(names)}]."
             )
         for position, (axis, size) in enumerate(zip(names, shape, strict=True)):
             if axes.setdefault(axis, size) != size:

@@ -93,6 +93,12 @@ def format_count(count: int) -> str:
     return f"{count:,}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 run`, `3 runs`, `2 processes`."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 def format_duration(seconds: float) -> str:
     """A length of time in seconds as `340 us`, `12.5 ms`, `3.42 s`, `2 min 05 s`, `3 h 07 min`."""
     if seconds < 0:

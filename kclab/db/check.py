@@ -31,13 +31,16 @@ GROUP_BLOBS = 256
 than to hash."""
 
 
+KINDS = ("integrity", "foreign_key", "damaged", "missing", "absent", "unreferenced", "leftover")
+"""What can be wrong, the worst first: the database, a row's bytes, and what is merely left over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is not as it should be."""
 
     kind: str
-    """`damaged`, `missing`, `absent`, `unreferenced` or `leftover`; for the database itself
-    `integrity` or `foreign_key`."""
+    """One of KINDS."""
     name: str
     """A blob's digest, a kept file's or a leftover's path, or a table."""
     detail: str

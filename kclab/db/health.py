@@ -9,7 +9,7 @@ from contextlib import closing
 from kclab.core.errors import DatabaseMissing, DatabaseOutdated, DatabaseProblem
 from kclab.core.filesystem import FLEETING, UNSAFE_FOR_WAL, file_system_type
 from kclab.core.machine import Finding, State, free_space_finding, problem
-from kclab.core.units import format_bytes
+from kclab.core.units import counted, format_bytes
 from kclab.db.queries.runs import stale_runs
 from kclab.db.revision import SCHEMA_REVISION
 from kclab.db.store import Store
@@ -37,7 +37,7 @@ def store_findings(store: Store) -> Iterable[Finding]:
 def _database(store: Store, connection: sqlite3.Connection) -> Iterable[Finding]:
     size = format_bytes(store.database.stat().st_size)
     runs = connection.execute("SELECT count(*) FROM run").fetchone()[0]
-    found = f"{store.database}, {size}, {runs:,} runs, schema {SCHEMA_REVISION} (current)"
+    found = f"{store.database}, {size}, {counted(runs, 'run')}, schema {SCHEMA_REVISION} (current)"
     yield Finding("store", "database", State.OK, found)
     yield _journal(connection)
     if stale := len(stale_runs(connection)):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kclab.core.errors import DatabaseDamaged, DatabaseProblem
+from kclab.core.units import counted
 from kclab.db.connection import (
     busy_timeout_ms,
     journal_mode,
@@ -203,6 +204,6 @@ def _check_foreign_keys(path: Path, connection: Any) -> None:
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
     if broken:
         raise DatabaseDamaged(
-            f"{path}: upgrading would leave {len(broken)} rows without their parent "
+            f"{path}: upgrading would leave {counted(len(broken), 'row')} without a parent "
             f"(first in table {broken[0][0]}); nothing was changed."
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kclab.core.tolerance import ALLCLOSE, POLICIES, OutputTolerance
+from kclab.core.units import counted
 from kclab.db.verdicts import OutputVerdict
 from kclab.replay.state import judge_state
 from kclab.replay.tally import Tally
@@ -110,13 +111,17 @@ def _reason(
 ) -> str | None:
     values = f"{where}: engine {sides[0]}, reference {sides[1]}"
     if tally.first_non_finite is not None:
-        return f"non-finite: {tally.non_finite} of {tally.elements} elements, first at {values}"
+        return f"non-finite: {_of(tally.non_finite, tally)}, first at {values}"
     if broken is not None:
         return f"{broken}; worst at {values}"
     if not tally.mismatched:
         return None
     what = "differ" if tally.tolerance.policy == ALLCLOSE else "differ in their bytes"
-    return f"{tally.mismatched} of {tally.elements} elements {what}, worst at {values}"
+    return f"{_of(tally.mismatched, tally)} {what}, worst at {values}"
+
+
+def _of(some: int, tally: Tally) -> str:
+    return f"{some} of {counted(tally.elements, 'element')}"
 
 
 def _counts(tally: Tally, tolerance: OutputTolerance, *, passed: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from kclab.core.errors import KclabError
 from kclab.core.tolerance import ALLCLOSE, BYTES, EXACT, OutputTolerance
+from kclab.core.units import counted
 from kclab.db.verdicts import OracleVerdict
 from kclab.replay.float64 import magnitude_of, truth_of
 from kclab.replay.references import Reference
@@ -232,14 +233,14 @@ class _Measurement:
         stands_out = own.max_load > OUTLIER * (crowd if self.terms else 1 + crowd)
         heavy = HEAVY if self.terms else 2 * HEAVY
         if own.broken:
-            return f"{own.broken} elements are not finite where the truth is, or the reverse"
+            return f"{_elements(own.broken)} not finite where the truth is, or the reverse"
         # A GEMM's bound excuses what a tight tolerance does not, unless one element stands out.
         if own.intolerable and (stands_out or self.terms is None):
-            return f"{own.intolerable} elements are outside the tolerance around the truth"
+            return f"{_elements(own.intolerable)} outside the tolerance around the truth"
         if self.tolerance.policy in (BYTES, EXACT) and own.max_abs > 0 == other.max_abs:
             return "it is not what float64 gives to the bit, as the other side is"
         if own.beyond:
-            return f"{own.beyond} elements are farther off than rounding can take them"
+            return f"{_elements(own.beyond)} farther off than rounding can take any"
         if own.rms_load > max(heavy, TIMES_OTHER * other.rms_load):
             return f"its RMS distance of {own.rms_ulp:.3g} ulp is more than rounding explains"
         if own.rms_ulp > FAR_FROM_OTHER * max(other.rms_ulp, HONEST):
@@ -291,3 +292,7 @@ class _Measurement:
 def _real(tensor: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _elements(count: int) -> str:
+    return f"{counted(count, 'element')} {'is' if count == 1 else 'are'}"

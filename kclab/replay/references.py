@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kclab.core.definition import Definition
 from kclab.core.errors import KclabError
+from kclab.core.units import counted
 
 
 class ReferenceBroken(KclabError):
@@ -113,8 +114,8 @@ def _by_name(definition: Definition, returned: Any) -> dict[str, Tensor]:
         values = list(returned) if isinstance(returned, list | tuple) else [returned]
     if len(values) != len(names):
         raise WrongOutputs(
-            f"the reference returned {len(values)} outputs, the definition has {len(names)}:"
-            f" {', '.join(names)}"
+            f"the reference returned {counted(len(values), 'output')}, the definition has"
+            f" {len(names)}: {', '.join(names)}"
         )
     return {
         name: _tensor(name, value, definition.outputs[name].dtype)

@@ -15,6 +15,8 @@ from kclab.blob.safetensors_file import TENSOR_KEY
 from kclab.core.definition import Definition
 from kclab.core.errors import DefinitionInvalid, NothingMatched
 from kclab.core.times import Microseconds
+from kclab.core.units import counted
+from kclab.core.when import describe_instant
 from kclab.db.queries.runs import find_run
 from kclab.replay.subject import NO_ENGINE_OUTPUT, Decided, Subject, random_inputs
 from kclab.replay.task import StoredTensor
@@ -126,14 +128,21 @@ def what_there_is(connection: sqlite3.Connection, selection: Selection) -> str:
     ).fetchone()
     if not definitions:
         return "the store holds no workload; `kclab capture run` or `kclab import` brings some."
-    options = ", ".join(f"--{_OPTIONS.get(name, name)}" for name in selection.stated)
+    options = ", ".join(_told(name, value) for name, value in selection.stated.items())
     return (
-        f"nothing to replay matches {options.replace('_', '-')}; the store holds"
-        f" {captures} captures of {definitions} definitions (`kclab captures list`)."
+        f"nothing to replay matches {options}; the store holds {counted(captures, 'capture')}"
+        f" of {counted(definitions, 'definition')} (`kclab captures list`)."
     )
 
 
-_OPTIONS = {"definitions": "definition", "workloads": "workload"}
+def _told(name: str, value: Any) -> str:
+    """A condition as it was typed: `--never-passed`, `--workload 3f2a`."""
+    option = f"--{name.removesuffix('s') if isinstance(value, tuple) else name}".replace("_", "-")
+    if value is True:
+        return option
+    if name in ("since", "until"):
+        return f"{option} {describe_instant(value)}"
+    return " ".join(f"{option} {one}" for one in (value if isinstance(value, tuple) else (value,)))
 
 
 class StoreSubjects:

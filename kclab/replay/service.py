@@ -14,6 +14,7 @@ from kclab.core.errors import NothingMatched, ReferenceUntrusted
 from kclab.core.families import family_of
 from kclab.core.times import now_us
 from kclab.core.trust import is_trusted, require_trusted
+from kclab.core.units import counted
 from kclab.dataset.cases import Root
 from kclab.db.connection import writing
 from kclab.db.rows import add_definition
@@ -187,7 +188,7 @@ def _write_report(
     elif summary.status == "empty":
         problem = "there was nothing to judge"
     elif summary.lacking:
-        problem = f"{summary.lacking} workloads could not be judged on this machine"
+        problem = f"{counted(summary.lacking, 'workload')} could not be judged on this machine"
     else:
         try:
             torch = recorder.pool.greeting.get("torch", "")

@@ -140,3 +140,21 @@ class TestStats:
     def test_an_empty_store_has_no_ratio(self, store: Store, invoke: Cli) -> None:
         found = json.loads(invoke("--db", store.database, "db", "stats", "-f", "json").out)
         assert found["sharing"] is None and found["tables"] == {}
+
+
+class TestLongLists:
+    @pytest.mark.parametrize("words", [["check"], ["gc", "--older-than", "0"]])
+    def test_a_person_sees_some_of_many_strays_and_how_many_there_are(
+        self, store: Store, invoke: Cli, words: list[str]
+    ) -> None:
+        for number in range(5):
+            path = store.blobs.path(f"{number:064x}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"stray")
+        done = invoke("--db", store.database, "db", *words, "-n", "2")
+        assert done.code == 0
+        assert done.out.count("unreferenced") == 2
+        assert "2 of 5 " in done.err and "-n shows more" in done.err
+        whole = invoke("--db", store.database, "db", *words, "-n", "2", "-f", "csv")
+        assert len(whole.out.splitlines()) == 1 + 5
+        assert "-n shows more" not in whole.err

@@ -188,8 +188,15 @@ def test_nothing_in_the_store_is_said(store: Store) -> None:
 
 def test_nothing_selected_says_what_there_is(store: Store, build: StoreBuilder) -> None:
     build.add(define(), {"x": X}, {"out": X * 2})
-    with pytest.raises(NothingMatched, match="--definition; the store holds 1 captures of 1"):
+    holds = r"the store holds 1 capture of 1 definition \("
+    with pytest.raises(NothingMatched, match=rf"matches --definition gemm\*; {holds}"):
         replayed(store, definitions=("gemm*",))
+    with pytest.raises(
+        NothingMatched, match=f"matches --workload zz --workload 7, --failed; {holds}"
+    ):
+        replayed(store, workloads=("zz", "7"), failed=True)
+    with pytest.raises(NothingMatched, match=f"matches --until 1970-01-01 .*; {holds}"):
+        replayed(store, until=1)
 
 
 def test_no_database_is_not_made(tmp_path: Path) -> None:
@@ -287,4 +294,4 @@ def test_missing_and_miscounted_outputs_fail(store: Store, build: StoreBuilder) 
     replayed(store)
     reasons = {r["definition"]: r["reason"] for r in rows(store, "SELECT * FROM replay")}
     assert reasons["both"] == "b: the engine's output was not captured"
-    assert "returned 1 outputs, the definition has 2" in reasons["one"]
+    assert "returned 1 output, the definition has 2" in reasons["one"]
