@@ -279,6 +279,55 @@ def test_paged_decode_is_gathered_by_the_plan_of_its_object(tmp_path: Path, stor
     assert_replays(store)
 
 
+def test_paged_keys_and_values_of_two_tensors_are_read_in_the_layout_of_their_object(
+    tmp_path: Path, store: Store
+) -> None:
+    name, page = "BatchDecodeWithPagedKVCacheWrapper", 4
+    k, v, q = noise(3, KV, page, D), noise(3, KV, page, D), noise(1, H, D)
+    wrapper = {"arg_0": {"type": name, "repr": "…"}}
+    made = "(self, float_workspace_buffer: torch.Tensor, kv_layout: str = 'NHD')"
+    layout = wrapper | {"arg_2": "HND"}
+    call(tmp_path / "d", 1, f"{name}.__init__", made, {"arg_1": q}, layout, q, self_id=9)
+    planned = {
+        f"arg_{i + 1}": torch.tensor(x, dtype=torch.int32)
+        for i, x in enumerate(([0, 2], [2, 0], [3]))
+    }
+    plan = "(self, indptr: torch.Tensor, indices: torch.Tensor, last_page_len: torch.Tensor)"
+    call(tmp_path / "d", 2, f"{name}.plan", plan, planned, wrapper, None, self_id=9)
+    items = [{"type": "torch.Tensor", "tensor_key": f"arg_2__{i}"} for i in range(2)]
+    cache = {"arg_2": {"type": "tuple", "length": 2, "items": items, "truncated": False}}
+    given = {"arg_1": q, "arg_2__0": k, "arg_2__1": v}
+    keys, values = (torch.cat([c[2], c[0]], 1).transpose(0, 1)[:7] for c in (k, v))
+    signature = "(self, q: torch.Tensor, paged_kv_cache: Union[torch.Tensor, Tuple[A, B]])"
+    output = attend(q, keys, values, False)
+    call(tmp_path / "d", 3, f"{name}.run", signature, given, wrapper | cache, output, self_id=9)
+    (tmp_path / "d" / "session.jsonl").write_text("")
+    import_path(store, tmp_path / "d")
+    assert definitions(store) == {f"ragged_attention_bf16_h{H}_kv{KV}_d{D}": 1}
+    assert_replays(store)
+
+
+def test_each_replay_of_a_cuda_graph_is_a_call(tmp_path: Path, store: Store) -> None:
+    b = noise(6, 8).t()
+    first, second = noise(3, 8), noise(3, 8)
+    root = tmp_path / "d"
+    for number, a in enumerate((first, second), 1):
+        call(root / "replays", number, "mm_bf16", "(a, b)", {"arg_0": a, "arg_1": b}, {}, a @ b,
+             graph_capture_flush_index=number)  # fmt: skip
+    call(root, 1, "mm_bf16", "(a, b)", {"arg_0": second, "arg_1": b}, {}, second @ b)
+    (owner,) = (folder for folder in root.iterdir() if folder.name != "replays")
+    (owner / "graph_flushes").mkdir()
+    for number, folder in enumerate(sorted((root / "replays").iterdir()), 1):
+        folder.rename(owner / "graph_flushes" / f"flush_{number:04d}")
+    never = {"execution_status": "graph_capture_pending_flush"}
+    call(root, 2, "mm_bf16", "(a, b)", {"arg_0": first, "arg_1": b}, {}, None, **never)
+    (root / "session.jsonl").write_text("")
+    summary = import_path(store, root)
+    assert definitions(store) == {"dense_gemm_bf16_nt_n6_k8": 2}
+    assert any("never replayed" in warning for warning in summary.warnings)
+    assert_replays(store)
+
+
 def test_matrix_products_of_flashinfer_are_gemms(tmp_path: Path, store: Store) -> None:
     a, b = noise(3, 8), noise(6, 8).t()
     call(tmp_path / "d", 1, "mm_bf16", "(a, b)", {"arg_0": a, "arg_1": b}, {}, a @ b)

@@ -2,24 +2,28 @@
 
 What is read: single-sequence attention, batch attention over ragged and paged keys (`run`, with the
 `plan` of the same object before it), and bfloat16 matrix products. Other functions are skipped by
-name.
+name. A call inside a CUDA graph has a snapshot of each replay, and each is a call of its own.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kclab.core.errors import DatasetRefused
 from kclab.core.families import FAMILIES
 from kclab.dataset.dumps.call import DumpedCall, Skipped, tag_of
+from kclab.dataset.dumps.flashinfer_calls import (
+    call_folders,
+    object_of,
+    read_arguments,
+    read_metadata,
+    unfinished,
+)
 from kclab.dataset.dumps.tensor_files import load_tensors
 
 Arguments = Mapping[str, Any]
@@ -29,75 +33,25 @@ Plans = dict[tuple[int, int], Arguments]
 
 def read_calls(path: Path) -> Iterator[DumpedCall | Skipped]:
     """Every completed call that a family describes, in the order of the dump."""
+    made: Plans = {}
     plans: Plans = {}
-    for folder in _folders(path):
-        metadata = _metadata(folder)
+    for folder in call_folders(path):
+        metadata = read_metadata(folder)
         name = str(metadata.get("function_name", "?"))
         owner, _, method = name.rpartition(".")
-        if method in ("__init__", "begin_forward"):
-            continue
         try:
-            arguments = _arguments(folder, metadata)
+            arguments = read_arguments(folder, metadata)
+            if method == "__init__":  # an id may have been another object's before
+                made[object_of(metadata)] = plans[object_of(metadata)] = arguments
+                continue
             if method == "plan":
-                plans[_object(metadata)] = arguments
+                plans[object_of(metadata)] = {**made.get(object_of(metadata), {}), **arguments}
                 continue
             if metadata.get("execution_status") != "completed":
-                raise Skipped(f"{name}: it did not return")
+                raise Skipped(f"{name}: {unfinished(metadata)}")
             yield _call(name, owner, arguments, folder, metadata, plans)
         except Skipped as reason:
             yield reason
-
-
-def _folders(path: Path) -> list[Path]:
-    inside = path if (path / "metadata.jsonl").is_file() else None
-    return [inside] if inside else sorted(f.parent for f in path.glob("*/metadata.jsonl"))
-
-
-def _metadata(folder: Path) -> dict[str, Any]:
-    file = folder / "metadata.jsonl"
-    try:
-        lines = file.read_text(encoding="utf-8").strip().splitlines()
-        record = json.loads(lines[-1])
-    except (OSError, ValueError, IndexError) as error:
-        raise DatasetRefused(f"{file}: cannot be read ({error}).") from error
-    if not isinstance(record, dict):
-        raise DatasetRefused(f"{file}: an object a line was expected.")
-    return record
-
-
-def _object(metadata: Mapping[str, Any]) -> tuple[int, int]:
-    return int(metadata.get("process_id", 0)), int(metadata.get("self_id") or 0)
-
-
-def _arguments(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """By the function's own names, tensors and plain values alike."""
-    tensors: dict[str, Any] = dict(load_tensors(folder / "inputs"))
-    given = {**metadata.get("input_metadata", {}), **tensors}
-    names = _parameters(str(metadata.get("function_signature", "")))
-    shift = 1 if names[:1] == ["self"] and isinstance(given.get("arg_0"), Tensor) else 0
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        position = re.fullmatch(r"arg_(\d+)", key)
-        if position is not None:
-            index = int(position[1]) + shift
-            found[names[index] if index < len(names) else key] = value
-        else:
-            found[key.removeprefix("kwarg_")] = value
-    return found
-
-
-def _parameters(signature: str) -> list[str]:
-    """Names in order, out of a signature's text; commas in brackets belong to types."""
-    depth, names, word = 0, [], ""
-    for letter in signature.partition("(")[2]:
-        depth += (letter in "([{") - (letter in ")]}")
-        if depth < 0 or (letter == "," and not depth):
-            names.append(re.split(r"[:=]", word)[0].strip(" *"))
-            word = ""
-        if depth < 0:
-            break
-        word += letter if letter != "," or depth else ""
-    return [name for name in names if name and name != "/"]
 
 
 def _call(
@@ -112,10 +66,12 @@ def _call(
     if read is None:
         raise Skipped(f"{name}: no family describes it")
     results = load_tensors(folder / "outputs")
-    result = results.get("result", results.get("result_0"))
+    result = next((results[key] for key in RESULTS if key in results), None)
     if result is None:
         raise Skipped(f"{name}: its result was not dumped")
-    family, sizes, inputs, output = read(name, arguments, result, plans.get(_object(metadata), {}))
+    family, sizes, inputs, output = read(
+        name, arguments, result, plans.get(object_of(metadata), {})
+    )
     version = (metadata.get("versions") or {}).get("flashinfer")
     return DumpedCall(
         FAMILIES[family].make(**sizes),
@@ -123,8 +79,17 @@ def _call(
         output,
         name,
         int(metadata.get("call_sequence", 0)),
-        {"engine": "FlashInfer", "engine_version": version, "dump": folder.name},
+        {
+            "engine": "FlashInfer",
+            "engine_version": version,
+            "dump": folder.name,
+            "cuda_graph_replay": metadata.get("graph_capture_flush_index"),
+        },
     )
+
+
+RESULTS = ("result", "result_0", "result__0")
+"""How the first result is called: alone, of a tuple, of a list."""
 
 
 Read = tuple[str, dict[str, Any], dict[str, Any], dict[str, Tensor]]
@@ -195,32 +160,44 @@ def _paged(name: str, arguments: Arguments, result: Tensor, plan: Arguments) -> 
     decode = "Decode" in name
     bounds = _planned(name, plan, *(("indptr",) if decode else ("paged_kv_indptr",)))[0]
     pages, last = _planned(name, plan, *(("indices", "last_page_len") if decode else PAGED_NAMES))
-    cache, q = arguments.get("paged_kv_cache"), arguments["q"]
-    if not isinstance(cache, Tensor):
-        raise Skipped(f"{name}: keys and values in two tensors, of which the dump keeps none")
+    caches, q = _caches(name, arguments), arguments["q"]
     if arguments.get("kv_layout", plan.get("kv_layout", "NHD")) == "HND":
-        cache = cache.transpose(-3, -2)
-    keys, lengths = _rows_of_pages(cache, bounds, pages, last)
+        caches = [cache.transpose(1, 2) for cache in caches]
+    lengths = _lengths(caches[0].shape[1], bounds, last)
+    keys, values = (_rows_of_pages(cache, bounds, pages, lengths) for cache in caches)
     rows = torch.arange(len(lengths) + 1) if decode else _planned(name, plan, "qo_indptr")[0]
     ends = torch.tensor([0, *lengths]).cumsum(0)
     merged = {**plan, **arguments} | ({"causal": True} if decode else {})
-    return _attention(name, q, keys[:, 0], keys[:, 1], (rows, ends), merged, result)
+    return _attention(name, q, keys, values, (rows, ends), merged, result)
 
 
 PAGED_NAMES = ("paged_kv_indices", "paged_kv_last_page_len")
 
 
-def _rows_of_pages(
-    cache: Tensor, bounds: Tensor, pages: Tensor, last: Tensor
-) -> tuple[Tensor, list[int]]:
-    """([all tokens, 2, heads, size], tokens a sequence) of pages [N, 2, size of a page, …]."""
-    parts, lengths = [], []
-    for n, used in enumerate(last.tolist()):
+def _caches(name: str, arguments: Arguments) -> list[Tensor]:
+    """Keys and values, each [pages, …]: two tensors, or halves [pages, 2, …] of one."""
+    cache = arguments.get("paged_kv_cache")
+    if isinstance(cache, Tensor):
+        return [cache[:, 0], cache[:, 1]]
+    if isinstance(cache, list) and len(cache) == 2 and all(isinstance(c, Tensor) for c in cache):
+        return cache
+    raise Skipped(f"{name}: keys and values that the dump does not keep")
+
+
+def _lengths(page: int, bounds: Tensor, last: Tensor) -> list[int]:
+    """Tokens of each sequence: full pages of `page` tokens, and what its last one has."""
+    counts = (bounds[1:] - bounds[:-1]).tolist()
+    pairs = zip(counts, last.tolist(), strict=True)
+    return [max(0, (count - 1) * page + used) if count else 0 for count, used in pairs]
+
+
+def _rows_of_pages(cache: Tensor, bounds: Tensor, pages: Tensor, lengths: Sequence[int]) -> Tensor:
+    """[all tokens, heads, size] of pages [N, size of a page, heads, size]."""
+    parts = []
+    for n, count in enumerate(lengths):
         own = pages[int(bounds[n]) : int(bounds[n + 1])].long()
-        count = max(0, (own.numel() - 1) * cache.shape[2] + used) if own.numel() else 0
-        parts.append(cache[own].transpose(1, 2).flatten(0, 1)[:count])
-        lengths.append(count)
-    return torch.cat(parts), lengths
+        parts.append(cache[own].flatten(0, 1)[:count])
+    return torch.cat(parts)
 
 
 def _mm(name: str, arguments: Arguments, result: Tensor, _: Arguments) -> Read:
