@@ -10,33 +10,33 @@ import typer
 
 from kclab.cli import fc2_checks, fc2_files, fc2_h3, fc2_memory
 from kclab.cli.fc2_options import (
+    DEFAULT_SEED,
     MIB,
     BackendOption,
     BoundariesArgument,
-    BoundaryArgument,
-    CandidateOption,
     Dtype,
     DtypeOption,
     FastOption,
     HotOption,
+    Measured,
+    OutputOption,
     SeedOption,
-    ShapeOption,
     ShapesOption,
+    WarmupOption,
     WorkspaceOption,
     make_subject,
     parse_seconds,
 )
+from kclab.cli.groups import grouped
 from kclab.cli.options import RayOption
 from kclab.cli.output import Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
 from kclab.core.errors import CheckFailed, EnvironmentLacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kclab.db.store import Store
-    from kclab.fc2.backends import Candidate
-    from kclab.fc2.lab import Session, Subject
+    from kclab.fc2.characterize import Questions
+    from kclab.fc2.lab import Subject
     from kclab.fc2.sweeps import Ask
 
 app = typer.Typer(no_args_is_help=True, help="Characterize every algorithm for a captured GEMM.")
@@ -45,7 +45,6 @@ fc2_memory.register(app)
 fc2_files.register(app)
 fc2_checks.register(app)
 
-SEED = 440_420
 BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
 
 BudgetsOption = Annotated[
@@ -61,10 +60,6 @@ SplitsOption = Annotated[
 ]
 ChecksOption = Annotated[
     int, typer.Option("--max-explicit-checks", min=0, help="Explicit checks at most.")
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", help="Also write the run here, in the seed script's JSON shape."),
 ]
 RoundsOption = Annotated[
     int, typer.Option("--rounds", min=6, help="Mirrored rounds at least; more while undecided.")
@@ -106,7 +101,7 @@ def sweep(
     every: Annotated[bool, typer.Option("--all", help="Every stored boundary.")] = False,
     dtype: DtypeOption = Dtype.BF16,
     fast_accumulation: FastOption = False,
-    seed: SeedOption = SEED,
+    seed: SeedOption = DEFAULT_SEED,
     backend: BackendOption = None,
     workspace: WorkspaceOption = 64 * MIB,
     hot: HotOption = False,
@@ -124,6 +119,10 @@ def sweep(
     ] = False,
     workspace_budgets: BudgetsOption = None,
     requested_count: RequestedOption = 32,
+    candidate_limit: Annotated[
+        int | None,
+        typer.Option("--candidate-limit", min=1, help="Distinct launches to try at most."),
+    ] = None,
     confirm: Annotated[
         int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
     ] = 0,
@@ -143,7 +142,8 @@ def sweep(
     if until not in STAGES:
         raise BadUsage(f"--until {until}: one of {', '.join(STAGES)}.")
     seconds = float("inf") if exhaustive else parse_seconds(budget)
-    options = Options(workspace_budgets or BUDGETS, requested_count, seconds, until, exhaustive)
+    budgets = workspace_budgets or BUDGETS
+    options = Options(budgets, requested_count, seconds, until, exhaustive, candidate_limit)
     ask = Ask(options, confirm, resume, _params(context))
     several = Several(boundary or (), shape or (), every, dtype, fast_accumulation, ray)
     store, name, made = current_store(context), *several.only
@@ -179,21 +179,15 @@ def _confirm(store: Store, run: str, config: str, processes: int) -> None:
 
 
 @app.command()
+@grouped
 def characterize(
     context: typer.Context,
-    boundary: BoundaryArgument = None,
-    shape: ShapeOption = None,
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    seed: SeedOption = SEED,
-    backend: BackendOption = None,
-    workspace: WorkspaceOption = 32 * MIB,
-    hot: HotOption = False,
-    candidate: CandidateOption = None,
+    measured: Measured,
     workspace_budgets: BudgetsOption = None,
     requested_count: RequestedOption = 32,
     explicit_split_k: SplitsOption = None,
     max_explicit_checks: ChecksOption = 64,
+    warmup: WarmupOption = 2,
     rounds: RoundsOption = 20,
     output: OutputOption = None,
     form: FormatOption = Format.TABLE,
@@ -201,28 +195,21 @@ def characterize(
     """Ask the heuristic per budget, check explicit split-K, and measure one candidate."""
     from kclab.fc2.characterize import Questions
 
-    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
     asked = Questions(
         tuple(workspace_budgets or BUDGETS),
         requested_count,
         tuple(explicit_split_k or (1, 2, 4, 8, 16)),
         max_explicit_checks,
     )
-    _measure(context, subject, asked.chooser(candidate), "characterize", rounds, form, output)
+    _measure(context, measured, asked, (warmup, rounds), form, output)
 
 
 @app.command()
+@grouped
 def selected(
     context: typer.Context,
-    boundary: BoundaryArgument = None,
-    shape: ShapeOption = None,
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    seed: SeedOption = SEED,
-    backend: BackendOption = None,
-    workspace: WorkspaceOption = 32 * MIB,
-    hot: HotOption = False,
-    candidate: CandidateOption = None,
+    measured: Measured,
+    warmup: WarmupOption = 2,
     rounds: RoundsOption = 20,
     output: OutputOption = None,
     form: FormatOption = Format.TABLE,
@@ -230,54 +217,52 @@ def selected(
     """Measure one config against both baselines, GEMM alone and with its producer."""
     from kclab.fc2.characterize import Questions
 
-    subject = make_subject(boundary, shape, dtype, fast_accumulation, seed, backend, workspace, hot)
-    _measure(context, subject, Questions().chooser(candidate), "selected", rounds, form, output)
+    _measure(context, measured, Questions(), (warmup, rounds), form, output)
 
 
 def _measure(
     context: typer.Context,
-    subject: Subject,
-    choose: Callable[[Session], Candidate],
-    mode: str,
-    rounds: int,
+    measured: Measured,
+    asked: Questions,
+    times: tuple[int, int],
     form: Format,
     output: Path | None,
 ) -> None:
+    """`times` are untimed launches and rounds."""
     from kclab.fc2.lab import measure
 
-    store = current_store(context)
-    report = measure(store, subject, choose, mode=mode, rounds=rounds, params=_params(context))
+    store, mode = current_store(context), str(context.info_name)
+    subject, choose = measured.subject(), asked.chooser(measured.candidate)
+    warmup, rounds = times
+    report = measure(
+        store, subject, choose, mode=mode, warmup=warmup, rounds=rounds, params=_params(context)
+    )
     _print_run(store, report.run_uuid, form, output)
 
 
 @app.command()
+@grouped
 def profile(
     context: typer.Context,
-    boundary: BoundaryArgument = None,
-    shape: ShapeOption = None,
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    seed: SeedOption = SEED,
-    backend: BackendOption = None,
-    workspace: WorkspaceOption = 32 * MIB,
-    candidate: CandidateOption = None,
+    measured: Measured,
     profile_target: Annotated[
         str, typer.Option("--profile-target", help="baseline or candidate.")
     ] = "candidate",
-    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Launches before it.")] = 2,
+    warmup: WarmupOption = 2,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Run one call between cudaProfilerStart and Stop, for ncu or nsys; parity is checked."""
+    from kclab.cli.fc2_files import write_seed_document
     from kclab.fc2.characterize import Questions
     from kclab.fc2.profiling import profile_one
 
-    subject = make_subject(
-        boundary, shape, dtype, fast_accumulation, seed, backend, workspace, False
-    )
-    choose = Questions().chooser(candidate)
+    choose = Questions().chooser(measured.candidate)
     store, params = current_store(context), _params(context)
-    found = profile_one(store, subject, choose, profile_target, warmup, params)
+    found = profile_one(store, measured.subject(), choose, profile_target, warmup, params)
     print_fields(found, form)
+    if output is not None:
+        write_seed_document(store, "last", output, profile=found)
 
 
 def _params(context: typer.Context) -> dict[str, Any]:

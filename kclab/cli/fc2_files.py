@@ -74,12 +74,12 @@ def export(
         _write_rows(rows, form, output)
 
 
-def write_seed_document(store: Store, run: str, output: Path) -> None:
-    """Write a run in the seed script's JSON shape."""
+def write_seed_document(store: Store, run: str, output: Path, **parts: Any) -> None:
+    """Write a run in the seed script's JSON shape, with what only its mode has as `parts`."""
     from kclab.fc2.export import seed_document
 
     with closing(store.read()) as connection:
-        document = seed_document(connection, run)
+        document = seed_document(connection, run) | parts
     _write(json.dumps(document, indent=2) + "\n", output)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,6 +71,45 @@ CandidateOption = Annotated[
         "By default the stored best that is still valid.",
     ),
 ]
+
+
+WarmupOption = Annotated[
+    int, typer.Option("--warmup", min=0, help="Untimed launches of each arm before it.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", help="Also write the run here, in the seed script's JSON shape."),
+]
+
+DEFAULT_SEED = 440_420
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The boundary and the config that a command measures."""
+
+    boundary: BoundaryArgument = None
+    shape: ShapeOption = None
+    dtype: DtypeOption = Dtype.BF16
+    fast_accumulation: FastOption = False
+    seed: SeedOption = DEFAULT_SEED
+    backend: BackendOption = None
+    workspace: WorkspaceOption = 32 * MIB
+    hot: HotOption = False
+    candidate: CandidateOption = None
+
+    def subject(self) -> Subject:
+        """What to measure. Raises BadUsage."""
+        return make_subject(
+            self.boundary,
+            self.shape,
+            self.dtype,
+            self.fast_accumulation,
+            self.seed,
+            self.backend,
+            self.workspace,
+            self.hot,
+        )
 
 
 def make_problem(shape: str, dtype: Dtype, fast: bool) -> Problem:

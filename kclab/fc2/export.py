@@ -16,6 +16,9 @@ from kclab.fc2.config import AlgorithmConfig, parse_config
 
 SCOPES = {GEMM: "fc2_only", PRODUCER_GEMM: "accepted_producer_plus_fc2"}
 
+PROBES = ("characterize", "selected")
+"""Modes that measure one config: the seed calls it `candidate_probe`."""
+
 STREAM_K = {
     "feature": "Stream-K",
     "supported_public_control": False,
@@ -44,12 +47,16 @@ def seed_document(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
             "descriptor_mnk_after_padding": [boundary["m_padded"], boundary["n"], boundary["k"]],
             "no_bias": True,
         },
+        "baseline_kernel_metadata": json.loads(row["volatile"] or "{}").get("baseline"),
         "heuristics": _heuristics(connection, int(row["id"]), run),
+        "explicit_split_k_checks": _explicit(connection, run),
         "candidates": [_candidate(connection, results, config) for config in configs],
         "errors_and_unsupported": [*_errors(connection, int(row["id"]), run), STREAM_K],
     }
     if document["candidates"]:
         document["selected"] = document["candidates"][0]["selected_config"]
+        if row["mode"] in PROBES:
+            document["candidate_probe"] = document["candidates"][0]
     return document
 
 
@@ -93,6 +100,19 @@ def _heuristics(connection: sqlite3.Connection, run_id: int, run: str) -> list[d
             ],
         }
         for group in groups
+    ]
+
+
+def _explicit(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "requested_config": parse_config(c["config"]).to_json(),
+            "valid": c["status"] == "valid",
+            "required_workspace_bytes": c["required_workspace"],
+            "error": c["reason"],
+        }
+        for c in run_candidates(connection, run)
+        if c["origin"] == "explicit"
     ]
 
 

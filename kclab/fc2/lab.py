@@ -196,6 +196,7 @@ def measure(
     choose: Callable[[Session], Candidate],
     *,
     mode: str,
+    warmup: int,
     rounds: int,
     params: Mapping[str, Any] | None = None,
 ) -> CandidateReport:
@@ -207,6 +208,7 @@ def measure(
         candidate = choose(open_run)
         gpu = watch_gpu(open_run.backend)
         searching = Search(open_run.bench, Options(seconds=0), open_run.sink, gpu=gpu)
+        searching.finals.warm_ups = warmup
         (entry,) = searching.pool.admit([candidate])
         if entry.status != "valid":
             open_run.sink.entries([entry])

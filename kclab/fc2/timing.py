@@ -148,7 +148,7 @@ class Rounds:
         return taken
 
 
-def warm_up(arms: Sequence[Arm], synchronize: Callable[[], None], times: int = 2) -> None:
+def warm_up(arms: Sequence[Arm], synchronize: Callable[[], None], times: int) -> None:
     """Launch each arm untimed: a first launch loads its kernel."""
     for arm in arms:
         for _ in range(times):

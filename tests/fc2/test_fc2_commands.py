@@ -160,6 +160,44 @@ def test_candidate_can_be_named(fc2: Callable[..., Any], named: str) -> None:
     assert "66:21:35:1:0:0:0:0:2" in {row["config"] for row in measured}
 
 
+def test_a_candidate_limit_bounds_what_is_tried(fc2: Callable[..., Any], store: Store) -> None:
+    fc2("sweep", *SHAPE, "--candidate-limit", "5")
+    tried = "SELECT count(DISTINCT launch_id) FROM fc2_candidate WHERE status = 'valid'"
+    assert rows(store, tried) == [(5,)]
+    assert rows(store, "SELECT count(*) FROM fc2_result WHERE stage = 'final' AND is_control")
+
+
+def test_untimed_launches_are_as_many_as_asked(
+    fc2: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "kclab.fc2.search.finals.warm_up", lambda _a, _s, times: asked.append(times)
+    )
+    fc2("selected", *SHAPE, "--candidate", "66:22:35:1:0:0:0:0:2", "--warmup", "7")
+    assert asked == [7, 7], "in both scopes"
+
+
+@pytest.mark.parametrize(
+    ("mode", "part"),
+    [("characterize", "candidate_probe"), ("selected", "candidate_probe"), ("profile", "profile")],
+)
+def test_output_has_what_the_seeds_mode_writes(
+    fc2: Callable[..., Any], tmp_path: Any, mode: str, part: str
+) -> None:
+    path = tmp_path / "out" / "result.json"
+    done = fc2(mode, *SHAPE, "--candidate", "66:22:35:1:0:0:0:0:2", "--output", path)
+    assert done.code == 0, done.err
+    document = json.loads(path.read_text())
+    assert document["mode"] == mode and document[part]
+    assert document["baseline_kernel_metadata"]["output_sha256"]
+    assert [group["requested_count"] for group in document["heuristics"]] == [32] * 6
+    checks = document["explicit_split_k_checks"]
+    assert {check["valid"] for check in checks} == {True, False}
+    assert all(check["error"] for check in checks if not check["valid"])
+    assert document["errors_and_unsupported"][-1]["feature"] == "Stream-K"
+
+
 def test_inexact_candidate_fails_with_its_rows_kept(fc2: Callable[..., Any], store: Store) -> None:
     ended = fc2("selected", *SHAPE, "--candidate", "66:20:35:2:4:0:0:0:2")
     assert ended.code == 1 and "not byte-exact" in ended.err

@@ -76,7 +76,7 @@ class Search:
         self._started = time.monotonic()
         rounds = Rounds(bench.clock, random.Random(options.seed), gpu=gpu)
         self._rounds = rounds
-        self.pool = Pool(bench)
+        self.pool = Pool(bench, options.limit)
         self._race = Race(bench, self.pool, rounds)
         self.finals = Finals(bench, rounds, self._started)
         self.outcome = Outcome()
@@ -102,7 +102,7 @@ class Search:
 
     def _goes_on(self, stage: str) -> bool:
         wanted = STAGES.index(stage) <= STAGES.index(self.options.until)
-        return wanted and time.monotonic() < self._search_ends
+        return wanted and not self.pool.full and time.monotonic() < self._search_ends
 
     @property
     def _search_ends(self) -> float:
@@ -133,7 +133,7 @@ class Search:
         seen: list[Entry] = []
         centres = self._centres()
         visited: set[AlgorithmConfig] = set()
-        while centres and not self._rounds.late():
+        while centres and not self.pool.full and not self._rounds.late():
             visited.update(entry.config for entry in centres)
             near = [c for entry in centres for c in self.bench.gemm.neighbours(entry.config)]
             fresh = self._admit(near)
@@ -156,7 +156,7 @@ class Search:
         self._bars = Bars(self.pool)
         order = self._order()
         seen: list[Entry] = []
-        while order.left and not self._rounds.late():
+        while order.left and not self.pool.full and not self._rounds.late():
             fresh = self.pool.fold(order.next(PORTION))
             self._screen(fresh)
             seen += fresh
@@ -166,7 +166,7 @@ class Search:
                     order.observe(entry.config, ratio)
         self.outcome.complete = self._listed and not order.left
         left = self._race.run(self._second_look(seen), HEATS)
-        more = "" if self.outcome.complete else f"; time ended, {order.left} configs untried"
+        more = "" if self.outcome.complete else f"; ended with {order.left} configs untried"
         changed = [e for e in seen if e.samples > 1 + MORE_LOOKS or e.exact is not None]
         self._judge("space", left, seen, more, changed)
 

@@ -91,6 +91,8 @@ class Finals:
     rounds: Rounds
     started: float
     """`time.monotonic()` of the search's start."""
+    warm_ups: int = 2
+    """Untimed launches of each arm before a judgement: a first launch loads its kernel."""
     _own_control: Entry | None = None
     _conditions: dict[str, Any] = field(default_factory=dict)
 
@@ -144,7 +146,7 @@ class Finals:
         self, prepared: dict[str, Any], scope: str, fewest: int, most: int
     ) -> list[Sample]:
         arms = self.bench.arms(prepared, scope)
-        warm_up(arms, self.bench.gemm.synchronize)
+        warm_up(arms, self.bench.gemm.synchronize, self.warm_ups)
         began = time.monotonic()
         samples = list(self.rounds.mirrored(arms, fewest))
         taken = fewest

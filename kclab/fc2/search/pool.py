@@ -68,8 +68,10 @@ def in_parts(candidates: Sequence[Candidate], size: int) -> Iterator[Sequence[Ca
 class Pool:
     """Admits candidates: each config once, each launch once."""
 
-    def __init__(self, bench: Bench):
+    def __init__(self, bench: Bench, limit: int | None = None):
+        """`limit`: distinct launches that are taken at most."""
         self._bench = bench
+        self._limit = limit
         self.entries: dict[AlgorithmConfig, Entry] = {}
         self._launches: dict[int, Entry] = {}
 
@@ -77,6 +79,11 @@ class Pool:
     def launches(self) -> int:
         """Distinct launches known."""
         return len(self._launches)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many launches are known as may be."""
+        return self._limit is not None and self.launches >= self._limit
 
     def valid(self) -> Iterator[Entry]:
         """Entries that can be raced."""
@@ -97,6 +104,8 @@ class Pool:
         """Entries for what is new, folded by launch; nothing runs."""
         fresh: dict[AlgorithmConfig, Entry] = {}
         for candidate in candidates:
+            if self._limit is not None and self.launches + len(fresh) >= self._limit:
+                break
             if candidate.config not in self.entries and candidate.config not in fresh:
                 fresh[candidate.config] = Entry(candidate)
         self.entries.update(fresh)

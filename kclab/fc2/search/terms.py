@@ -48,6 +48,8 @@ class Options:
     """The last stage."""
     exhaustive: bool = False
     """Time every distinct launch, without a race."""
+    limit: int | None = None
+    """Distinct launches to try at most, the heuristics' own first."""
     seed: int = 0
     """Of the shuffled orders."""
 
