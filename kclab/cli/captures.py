@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
@@ -152,9 +153,29 @@ def _print_page(details: Mapping[str, Any]) -> None:
         heading("outputs")
         print_rows(details["outputs"], OUTPUT_COLUMNS, Format.TABLE)
     for title, part in (("request", details["request"]), ("receipt", details["receipt"])):
-        if part:
+        if said := _not_said(part or {}):
             heading(title)
-            print_fields(flattened(part), Format.TABLE)
+            print_fields(said, Format.TABLE)
+
+
+SAID = (
+    *("uuid", "definition", "run", "axes", "inputs", "outputs", "variant", "device", "request"),
+    *("request_id", "module_path", "operation", "step", "rank", "process_id", "started_at"),
+    *("captured_at", "stall_us", "expected_output"),
+)
+"""What a receipt repeats of the rows that the page has shown; JSON has it all."""
+
+
+def _not_said(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Name and value for a page: times local, command lines as they were typed."""
+    told = {name: value for name, value in part.items() if name not in SAID}
+    for name in ("started", "finished"):
+        if f"{name}_us" in told:
+            instant = told.pop(f"{name}_us")
+            told[name] = instant and show_local(instant)
+    if isinstance(command := told.get("server_command"), list):
+        told["server_command"] = shlex.join(command)
+    return flattened(told)
 
 
 @app.command()

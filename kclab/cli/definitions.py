@@ -80,7 +80,7 @@ VALIDATE_COLUMNS = (
     Column("file", wide=True),
     Column("status"),
     Column("name"),
-    Column("detail", wide=True),
+    Column("detail", wrap=True),
 )
 
 
@@ -94,11 +94,13 @@ def validate(
     if not rows:
         raise NothingMatched(f"no *.json below {', '.join(map(str, paths))}.")
     print_rows(rows, VALIDATE_COLUMNS, form)
-    broken = [row for row in rows if row["status"] == "failed"]
-    for row in broken if form is Format.TABLE else ():
-        note(str(row["detail"]))
-    if broken:
-        raise CheckFailed(f"{counted(len(broken), 'broken definition')} of {len(rows)}.")
+    if broken := sum(row["status"] == "failed" for row in rows):
+        raise CheckFailed(f"{broken} of {counted(len(rows), 'definition')} cannot be used.")
+
+
+def _detail(error: DefinitionInvalid, file: Path) -> str:
+    """What is wrong, without the file, which has a column of its own."""
+    return str(error).removeprefix(f"{file}: ").removeprefix(f"{file} ")
 
 
 def _files(path: Path) -> list[Path]:
@@ -109,7 +111,7 @@ def _validated(file: Path) -> dict[str, Any]:
     try:
         definition = load_file(file)
     except DefinitionInvalid as error:
-        return {"file": str(file), "status": "failed", "name": None, "detail": str(error)}
+        return {"file": str(file), "status": "failed", "name": None, "detail": _detail(error, file)}
     notes = "; ".join(portability_notes(definition, file.absolute())) or None
     return {"file": str(file), "status": "passed", "name": definition.name, "detail": notes}
 

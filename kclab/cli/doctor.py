@@ -106,5 +106,6 @@ def _trust() -> Finding:
         count = len(trusted())
     except KclabError as error:
         return problem("trust", "references", error, State.BROKEN)
-    found = f"{counted(count, 'reference')} besides kclab's own, in {trust_file()}"
+    place = str(trust_file()).replace(f"{Path.home()}/", "~/")
+    found = f"{counted(count, 'reference')} besides kclab's own, in {place}"
     return Finding("trust", "references", State.OK, found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -83,7 +84,17 @@ def load_command(name: str, words: Sequence[str] = ()) -> Any:
     command.name = name
     # Each Typer brings its own --install-completion; only the root's belongs to the program.
     command.params = [p for p in command.params if p.name not in COMPLETION]
+    _reflow(command)
     return command
+
+
+def _reflow(command: Any) -> None:
+    """Let a terminal of any width break the lines of a docstring; Typer keeps the source's."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _reflow(inner)
 
 
 def _name(command: CommandInfo) -> str:

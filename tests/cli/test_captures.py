@@ -102,10 +102,14 @@ def test_diff_matches_repeated_sites_in_order(sample: Store, invoke: Cli) -> Non
     ]
 
 
-def test_diff_with_nothing_in_common_exits_3(sample: Store, invoke: Cli) -> None:
+def test_diff_with_nothing_in_common_exits_3_and_says_what_there_is(
+    sample: Store, invoke: Cli
+) -> None:
     done = invoke("captures", "diff", CAPTURE_A, REPLAY_A)
     assert done.code == 3
-    assert "have no site in common" in done.err
+    assert "have no site in common (only in A 3)." in done.err
+    done = invoke("captures", "diff", REPLAY_A, REPLAY_A)
+    assert "have no site in common: `kclab runs list` shows which captured" in done.err
 
 
 def test_diff_cuts_a_long_table_and_says_so(sample: Store, invoke: Cli) -> None:

@@ -110,11 +110,12 @@ def test_validate_passes_what_kclab_ships(invoke):
 def test_validate_names_each_broken_file_and_what_is_wrong(invoke, folder):
     put(folder, body("bad_axis") | {"axes": {}})
     put(folder, body("bad_source", reference="def run(x:\n"))
-    output = invoke("definitions", "validate", folder)
+    output = invoke("definitions", "validate", folder, "--format", "json")
     assert output.code == 1
-    assert "bad_axis.json: input 'x': shape names axis 'N'" in output.err
-    assert "bad_source.json: the reference is not valid Python at its line 1" in output.err
-    assert "2 broken definitions of 3" in output.err
+    detail = {Path(row["file"]).stem: row["detail"] for row in json.loads(output.out)}
+    assert detail["bad_axis"].startswith("input 'x': shape names axis 'N'")
+    assert "the reference is not valid Python at its line 1" in detail["bad_source"]
+    assert output.err == "kclab: 2 of 3 definitions cannot be used.\n"
 
 
 def test_validate_tells_what_other_tools_would_mind(invoke, folder):
