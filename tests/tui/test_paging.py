@@ -64,6 +64,26 @@ def test_pages_one_after_another_are_the_listing(many: Store, wanted: RunFilter)
     assert [row["uuid"] for row in paged] == [row["uuid"] for row in whole]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("50%", 1),
+        ("5_%", 0),
+        ("a_b", 1),
+        ("A_B", 1),
+        ("wow!", 1),
+        ("%", 1),
+        ("!", 1),
+        ("row 7", 11),
+    ],
+)
+def test_text_is_looked_for_as_it_is_typed(many: Store, text: str, found: int) -> None:
+    with closing(many.write()) as connection, writing(connection):
+        connection.execute("UPDATE run SET summary = '50% of a_b, wow!' WHERE id = 3")
+    with closing(many.read()) as connection:
+        assert len(list_runs(connection, RunFilter(text=text))) == found
+
+
 def by_order(row: Mapping[str, Any], sort: str) -> Any:
     return row["command" if sort == "command" else "status" if sort == "status" else sort + "_us"]
 

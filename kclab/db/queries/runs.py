@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,10 @@ def run_conditions(wanted: RunFilter, stale: frozenset[int]) -> tuple[list[str],
         parts.append("r.started_us < ?")
         values.append(wanted.until_us)
     if wanted.text:
-        parts.append(f"({' OR '.join(f'instr(lower({name}), ?)' for name in SEARCHED)})")
-        values += [wanted.text.lower()] * len(SEARCHED)
+        # In half the time of instr over lower; A is a, too, but Ä is not ä.
+        parts.append("(" + " OR ".join(f"{name} LIKE ? ESCAPE '!'" for name in SEARCHED) + ")")
+        literal = re.sub(r"([!%_])", r"!\1", wanted.text)
+        values += [f"%{literal}%"] * len(SEARCHED)
     return parts, values
 
 
