@@ -50,8 +50,15 @@ class Pending:
     device: str
     captured_us: int
     reserved: int
-    """Bytes that this call holds of the run's and the queue's allowances."""
+    """Bytes that this call holds of the run's allowance."""
     claim: str | None
     """The claim on `--max-per-axes` that it holds."""
+    staged: int = 0
+    """Bytes of those that wait on the device; the others hold room in the queue."""
     stall_us: int = 0
     """Spent on the engine's thread so far to check and copy this call's tensors, microseconds."""
+
+    @property
+    def queued(self) -> int:
+        """Bytes that it holds of the queue's room."""
+        return self.reserved - self.staged

@@ -117,7 +117,10 @@ def _weights(device: torch.device) -> Tensor:
     """Odd pseudo-random words, one for each position of a piece."""
     with torch.inference_mode(False):
         index = torch.arange(1, PIECE_WORDS + 1, dtype=torch.int64, device=device)
-        return _scramble(_scramble(index * _MIX[0], 30, _MIX[1]), 27, _MIX[0]).bitwise_or_(1)
+        weights = _scramble(_scramble(index * _MIX[0], 30, _MIX[1]), 27, _MIX[0]).bitwise_or_(1)
+        if device.type == "cuda":  # the next to use them may be on another stream
+            torch.cuda.current_stream(device).synchronize()
+        return weights
 
 
 class KnownTensors:

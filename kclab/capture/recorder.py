@@ -21,25 +21,20 @@ from torch import Tensor
 from kclab.capture.call import Call, Pending
 from kclab.capture.checksum import KnownTensors
 from kclab.capture.control import ControlFolder
+from kclab.capture.copies import Copies, Refused
 from kclab.capture.coverage import COPYING, DUPLICATE, SEEN, SELECTED, WATCHING, Coverage
 from kclab.capture.entries import ErrorEntry
-from kclab.capture.facts import call_device, call_facts, in_graph_capture, output_bytes
+from kclab.capture.facts import call_device, call_facts, in_graph_capture
 from kclab.capture.limits import LimitReached, Limits
 from kclab.capture.plan import CapturePlan
-from kclab.capture.snapshot import Snapshot, blank_snapshot, fill, recognise
 from kclab.capture.worker import Worker
 from kclab.capture.writer import Record, Rows
-from kclab.core.definition import python_scalar
 from kclab.core.errors import KclabError
 from kclab.core.times import now_us
 from kclab.db.queries.coverage import OWN_TIME
 
 ERRORS_KEPT = 20
 """Tracebacks a process stores; all errors are counted."""
-
-
-class Refused(KclabError):
-    """A call that is not captured; its message is the reason that is counted."""
 
 
 class Recorder:
@@ -60,6 +55,7 @@ class Recorder:
         self._coverage = Coverage()
         self._limits = Limits(self.plan, self._control)
         self._worker = Worker(self.plan, self._control, self._known, self._coverage)
+        self._copies = Copies(self.plan, self._limits, self._worker, self._known)
         self._errors = 0
         self._closed = False
 
@@ -184,35 +180,11 @@ class Recorder:
             claim=claim,
         )
         try:
-            self._copy_inputs(pending, inputs)
+            pending.inputs = self._copies.of_inputs(pending)
         except BaseException:
             self._release(pending)
             raise
         return pending
-
-    def _copy_inputs(self, pending: Pending, inputs: Mapping[str, Any]) -> None:
-        definition = pending.call.definition
-        for name in definition.inputs:
-            value = inputs[name]
-            pending.inputs[name] = (
-                recognise(value, self._known)
-                if isinstance(value, Tensor)
-                else python_scalar(name, value)
-            )
-        self._reserve(pending)
-        for name, snapshot in pending.inputs.items():
-            if isinstance(snapshot, Snapshot):
-                fill(snapshot, inputs[name])
-
-    def _reserve(self, pending: Pending) -> None:
-        """Hold the bytes of the whole call, outputs included, so that `finish` never waits."""
-        copies = [v.bytes_to_copy for v in pending.inputs.values() if isinstance(v, Snapshot)]
-        size = sum(copies) + output_bytes(pending.call.definition, pending.axes)
-        self._limits.reserve(size, first=bool(pending.claim and pending.claim.endswith("-0")))
-        if not self._worker.backlog.admit(size, wait=self.plan.on_full == "wait"):
-            self._limits.give_back(size)
-            raise Refused("the queue is full")
-        pending.reserved = size
 
     def finish(self, pending: Pending, outputs: Mapping[str, Tensor]) -> None:
         """Check and copy a call's outputs, after the operator ran, and queue it for the writer."""
@@ -231,10 +203,7 @@ class Recorder:
         definition.check_outputs(call_facts(outputs), pending.axes)
         return Record(
             pending=pending,
-            outputs={
-                name: fill(blank_snapshot(outputs[name]), outputs[name])
-                for name in definition.outputs
-            },
+            outputs=self._copies.of_outputs(pending, outputs),
             output_strides={name: list(value.stride()) for name, value in outputs.items()},
         )
 
@@ -247,10 +216,7 @@ class Recorder:
             self.count(pending.call.definition.name, reason)
 
     def _release(self, pending: Pending) -> None:
-        if pending.reserved:
-            self._limits.give_back(pending.reserved)
-            self._worker.backlog.give_back(pending.reserved)
-            pending.reserved = 0
+        self._copies.release(pending)
         if pending.claim is not None:
             self._control.release(pending.claim)
             pending.claim = None

@@ -1,12 +1,15 @@
-"""A tensor as it was at one moment, copied to the host before the engine can change it.
+"""A tensor as it was at one moment, copied before the engine can change it.
 
-The engine's thread copies in memory order (a plain memcpy even for `W.t()`), asynchronously from
-a GPU; putting the elements in logical order and hashing them is the writer's work.
+The engine's thread copies in memory order (a plain memcpy even for `W.t()`). A GPU's tensors are
+copied on the GPU where it has room, else to the host, asynchronously; fetching, putting the
+elements in logical order and hashing them is the writer's work.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -44,6 +47,13 @@ class Snapshot:
     copy: Tensor | None = None
     ready: Any = None
     """CUDA event after which `copy` is complete."""
+    staged: bool = False
+    """Whether `copy` is to be made on the tensor's own device."""
+
+    @property
+    def waits_on_device(self) -> bool:
+        """Whether `copy` is still to be fetched."""
+        return self.staged and self.copy is not None
 
     @property
     def bytes_to_copy(self) -> int:
@@ -71,6 +81,7 @@ def recognise(tensor: Tensor, known: KnownTensors) -> Snapshot:
     """A snapshot without a copy yet; its digest is set where the content is stored already.
 
     Spends a checksum on a large tensor, unless nothing of its dtype and shape was stored before.
+    On a GPU the engine's thread waits for the checksum.
     """
     snapshot = blank_snapshot(tensor)
     if snapshot.nbytes < WORTH_BYTES or not can_recognise(tensor):
@@ -86,10 +97,10 @@ def recognise(tensor: Tensor, known: KnownTensors) -> Snapshot:
     return snapshot
 
 
-def blank_snapshot(tensor: Tensor) -> Snapshot:
+def blank_snapshot(tensor: Tensor, *, staged: bool = False) -> Snapshot:
     """A tensor's form alone."""
     dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-    return Snapshot(dtype, shape, element_count(shape) * DTYPES[dtype].itemsize)
+    return Snapshot(dtype, shape, element_count(shape) * DTYPES[dtype].itemsize, staged=staged)
 
 
 def fill(snapshot: Snapshot, tensor: Tensor) -> Snapshot:
@@ -110,14 +121,54 @@ def _copy(snapshot: Snapshot, plain: Tensor) -> None:
     view = dense_view(plain)
     source = plain if view is None else view.tensor
     snapshot.order = () if view is None else view.order
-    if source.device.type == "cuda":
+    if snapshot.staged:
+        snapshot.copy = source.clone(memory_format=torch.contiguous_format)
+        snapshot.ready = _event(source.device)
+    elif source.device.type == "cuda":
         snapshot.copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
         snapshot.copy.copy_(source.contiguous(), non_blocking=True)
-        snapshot.ready = torch.cuda.current_stream(source.device).record_event()
+        snapshot.ready = _event(source.device)
     elif source.device.type == "cpu":
         snapshot.copy = source.clone(memory_format=torch.contiguous_format)
     else:
         snapshot.copy = source.to("cpu", copy=True).contiguous()
+
+
+def _event(device: torch.device) -> Any:
+    on_gpu = device.type == "cuda"
+    return torch.cuda.current_stream(device).record_event() if on_gpu else None
+
+
+@lru_cache(maxsize=64)
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+def _beside(device: torch.device) -> AbstractContextManager[Any]:
+    """Work on a stream that waits for none of the engine's later work."""
+    return torch.cuda.stream(_stream(device)) if device.type == "cuda" else nullcontext()
+
+
+def key_on_device(snapshot: Snapshot) -> ContentKey | None:
+    """The content key of a copy on the device, where it is worth one; on the writer's thread."""
+    if snapshot.copy is None or snapshot.nbytes < WORTH_BYTES or not can_recognise(snapshot.copy):
+        return None
+    with torch.no_grad(), _beside(snapshot.copy.device):
+        if snapshot.ready is not None:
+            snapshot.ready.wait()
+        view = DenseView(snapshot.copy, snapshot.order)
+        snapshot.key = content_key(snapshot.dtype, snapshot.shape, view)
+    return snapshot.key
+
+
+def fetch(snapshot: Snapshot) -> None:
+    """Bring a copy from the device, whose memory is free then; on the writer's thread."""
+    assert snapshot.copy is not None
+    with torch.no_grad(), _beside(snapshot.copy.device):
+        if snapshot.ready is not None:
+            snapshot.ready.wait()
+        snapshot.copy = snapshot.copy.cpu()
+    snapshot.ready = None
 
 
 def stored_form(snapshot: Snapshot) -> tuple[TensorBytes, ContentKey | None]:

@@ -14,6 +14,7 @@ from kclab.capture.checksum import KnownTensors
 from kclab.capture.control import ControlFolder, ProgressFile, process_key
 from kclab.capture.coverage import Coverage
 from kclab.capture.description import describe
+from kclab.capture.device_room import DeviceRoom
 from kclab.capture.entries import WorkerEntry
 from kclab.capture.plan import CapturePlan
 from kclab.capture.receipt import process_rank
@@ -29,6 +30,7 @@ class Worker:
         self, plan: CapturePlan, control: ControlFolder, known: KnownTensors, coverage: Coverage
     ):
         self.backlog: Backlog[Item] = Backlog(plan.queue_bytes)
+        self.room = DeviceRoom()
         self._plan = plan
         self._control = control
         self._known = known
@@ -61,6 +63,7 @@ class Worker:
             self._coverage,
             self._progress,
             lambda record, digests: describe(self._plan, process, record, digests),
+            self.room,
         )
         writer.start()
         self.backlog.put(Rows([self._entry]), 0)
@@ -73,7 +76,7 @@ class Worker:
             record.occurrence = self._handed
             if self._progress is not None:
                 self._progress.handed(self._handed)
-            self.backlog.put(record, record.pending.reserved)
+            self.backlog.put(record, record.pending.queued)
 
     def _say(self, entry: WorkerEntry, state: str) -> None:
         facts = {

@@ -22,9 +22,10 @@ from kclab.capture.call import Pending
 from kclab.capture.checksum import ContentKey, KnownTensors
 from kclab.capture.control import ControlFolder, ProgressFile
 from kclab.capture.coverage import CAPTURED, NOT_WRITTEN, Coverage
+from kclab.capture.device_room import DeviceRoom
 from kclab.capture.entries import CaptureEntry, CountEntry, Entry, to_line, write_entries
 from kclab.capture.plan import CapturePlan
-from kclab.capture.snapshot import Snapshot, stored_form
+from kclab.capture.snapshot import Snapshot, fetch, key_on_device, stored_form
 from kclab.core.digest import tensor_digest
 from kclab.core.errors import KclabError
 from kclab.db.connection import busy_timeout_ms, connect_write, writing
@@ -71,6 +72,7 @@ class Writer(threading.Thread):
         coverage: Coverage,
         progress: ProgressFile,
         describe: Callable[[Record, Mapping[str, str]], CaptureEntry],
+        room: DeviceRoom,
     ):
         super().__init__(name="kclab-writer", daemon=True)
         self._plan = plan
@@ -80,6 +82,7 @@ class Writer(threading.Thread):
         self._coverage = coverage
         self._progress = progress
         self._describe = describe
+        self._room = room
         self._blobs: BlobFolder = Store.at(plan.database).blobs
         self._control = ControlFolder(plan.control)
         self._durable: set[str] = set()
@@ -89,7 +92,8 @@ class Writer(threading.Thread):
         self._stored = progress.begun_at.stored
         self.moved = progress.begun_at.moved
         """Grows with all that this thread gets done: whoever waits can tell it from stuck."""
-        self._keys: list[tuple[ContentKey, str]] = []
+        self._keys: dict[ContentKey, str] = {}
+        """Of the group under way: known once the group is durable."""
         self._stopping = threading.Event()
         forks.disconnect_at_forks(self)
 
@@ -127,6 +131,7 @@ class Writer(threading.Thread):
                 entries += item.entries
             else:
                 entries += self._prepared(item, batch)
+                self._room.give_back(item.pending.device, item.pending.staged)
             self._backlog.written(nbytes)
         if not self._synced(batch):
             entries = [e for e in entries if not isinstance(e, CaptureEntry)]
@@ -166,6 +171,11 @@ class Writer(threading.Thread):
         """(digest, new bytes) of a snapshot; its copy is released."""
         if snapshot.digest is not None:
             return snapshot.digest, 0
+        if snapshot.waits_on_device:
+            found = self._recognised(snapshot)
+            if found is not None:
+                return found, 0
+            fetch(snapshot)
         stored, key = stored_form(snapshot)
         digest = tensor_digest(stored.dtype, stored.shape, stored.data)
         new = 0
@@ -175,10 +185,19 @@ class Writer(threading.Thread):
             self._durable.add(digest)
             new = 0 if known else snapshot.nbytes
         if key is not None:
-            self._keys.append((key, digest))
+            self._keys[key] = digest
         snapshot.copy = None
         self._move()
         return digest, new
+
+    def _recognised(self, snapshot: Snapshot) -> str | None:
+        """The digest of a copy on the device whose content is stored, or is about to be."""
+        key = key_on_device(snapshot)
+        digest = None if key is None else self._known.digest(key) or self._keys.get(key)
+        if digest is not None:
+            snapshot.copy = None
+            self._move()
+        return digest
 
     def _has_row(self, digest: str) -> bool:
         try:
@@ -245,7 +264,7 @@ class Writer(threading.Thread):
 
     def _learn(self) -> None:
         """The group's tensors are durable: from now on their checksums stand for them."""
-        for key, digest in self._keys:
+        for key, digest in self._keys.items():
             self._known.add(key, digest)
 
     def _give_up(self, pending: Pending, error: Exception) -> None:
@@ -263,10 +282,11 @@ def _groups(items: list[tuple[Item, int]]) -> Iterator[list[tuple[Item, int]]]:
     group: list[tuple[Item, int]] = []
     size = 0
     for item, nbytes in items:
-        if group and size + nbytes > GROUP_BYTES:
+        takes = item.pending.reserved if isinstance(item, Record) else 0
+        if group and size + takes > GROUP_BYTES:
             yield group
             group, size = [], 0
         group.append((item, nbytes))
-        size += nbytes
+        size += takes
     if group:
         yield group

@@ -266,7 +266,7 @@ def test_an_operator_that_raised_leaves_nothing(session: Session) -> None:
 def test_a_capture_error_is_kept_with_its_traceback_and_not_raised(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kclab.capture.recorder.fill", lambda *_: 1 / 0)
+    monkeypatch.setattr("kclab.capture.copies.fill", lambda *_: 1 / 0)
     assert session.begin({"A": torch.ones(1, 4), "W": WEIGHT}) is None
     session.drain()
     assert session.counts()["error: ZeroDivisionError: division by zero"] == 1
