@@ -209,7 +209,8 @@ class Content:
         if extra.get("paths") != {n: [s.text, s.key] for n, s in tensors.items()}:
             return False
         files = extra.get("files", {})
-        return all(self._facts_of(s.location) == files.get(s.text) for s in tensors.values())
+        now = {s.text: self._facts_of(s.location) for s in tensors.values()}
+        return all(facts and facts == files.get(text) for text, facts in now.items())
 
     def _facts_of(self, location: str) -> list[Any]:
         if location not in self._facts:

@@ -76,9 +76,10 @@ def test_only_tensors_that_the_store_lacks_are_fetched(
     upload(s3, fill(source))
     import_source(store, URL)
     source.double(77, step=9)
+    source.double(1.5, step=10)
     upload(s3, source.report())
     s3.requests.clear()
-    assert import_source(store, URL).workloads == 1
+    assert import_source(store, URL).captures == 2
     assert len(s3.asked("GET", ".safetensors")) == 2
 
 
@@ -91,6 +92,9 @@ def test_a_trace_dataset_is_known_by_its_objects_versions(
     s3.requests.clear()
     assert import_source(store, URL).added == 0
     assert s3.asked("GET", ".safetensors") == []
+    key = next(key for key in s3.listed() if key.endswith(".safetensors"))
+    s3.put(key, floats(9).file())  # equal in size; its name means nothing in such a dataset
+    assert import_source(store, URL).workloads == 1
 
 
 def test_a_store_comes_with_its_runs(
@@ -133,6 +137,23 @@ def test_a_cut_or_altered_tensor_is_refused_by_its_url_and_changes_nothing(
     s3.requests.clear()
     assert import_source(store, URL).workloads == 3
     assert s3.asked("GET", ".safetensors") == [key]
+
+
+def test_a_copy_that_went_bad_while_it_waited_is_fetched_again(
+    s3: S3, store: Store, source: RootBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(s3, fill(source))
+    monkeypatch.setattr("kclab.dataset.import_root._commit", lambda *all: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        import_source(store, URL)
+    monkeypatch.undo()
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    copy = next(path for path in remains(store) if path.suffix == ".safetensors")
+    copy.write_bytes(copy.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(RootRefused, match=copy.name):
+        import_source(store, URL)
+    assert import_source(store, URL).workloads == 3
 
 
 def test_a_key_that_leads_out_is_refused_before_anything_is_fetched(
