@@ -4,43 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kclab.cli.fc2_h3_options import (
-    AttentionOption,
-    BlocksOption,
-    CanonicalOption,
-    CheckpointOption,
-    FramesOption,
-    H3SeedOption,
-    HashOption,
-    HeightOption,
+    Gated,
     InputOption,
-    ProbeOption,
+    Model,
+    Request,
     SamplerStepOption,
-    SizesOption,
-    StepsOption,
-    TextOption,
-    TinyOption,
-    WidthOption,
     is_h3,
     make_h3_options,
 )
 from kclab.cli.fc2_options import (
-    MIB,
+    DEFAULT_SEED,
     BackendOption,
-    CandidateOption,
     Dtype,
     DtypeOption,
     FastOption,
+    OutputOption,
     ShapeOption,
-    WorkspaceOption,
+    WarmupOption,
     make_problem,
     parse_seconds,
 )
 from kclab.cli.fc2_show import show_gain
+from kclab.cli.groups import grouped
 from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.progress import shown_progress
 from kclab.cli.show import show_ms
@@ -51,8 +42,6 @@ if TYPE_CHECKING:
     from kclab.db.store import Store
     from kclab.fc2.gate_block import BlockResult, GateOptions
     from kclab.fc2.parity import Parity
-
-DEFAULT_SEED = 440_420
 
 BOUNDARY_COLUMNS = (
     Column("workload"),
@@ -73,7 +62,6 @@ BLOCK_COLUMNS = (
     Column("candidate_ms", "candidate ms", show=show_ms, right=True),
 )
 
-WarmupOption = Annotated[int, typer.Option("--warmup", min=0, help="Untimed runs of each way.")]
 GateRoundsOption = Annotated[
     int, typer.Option("--rounds", min=1, help="ABBA rounds; a verdict needs 6.")
 ]
@@ -86,28 +74,17 @@ def register(app: typer.Typer) -> None:
     app.command()(trajectory)
 
 
+@grouped
 def capture(
     context: typer.Context,
+    model: Model,
+    request: Request,
     shape: ShapeOption = None,
-    canonical: CanonicalOption = False,
-    tiny: TinyOption = False,
-    checkpoint: CheckpointOption = None,
-    checkpoint_sha256: HashOption = False,
     input_: InputOption = None,
     dtype: DtypeOption = Dtype.BF16,
     fast_accumulation: FastOption = False,
     backend: BackendOption = None,
-    size: SizesOption = None,
-    blocks: BlocksOption = None,
-    probe_block: ProbeOption = 24,
-    attention: AttentionOption = None,
-    width: WidthOption = None,
-    height: HeightOption = None,
-    frames: FramesOption = None,
-    text_tokens: TextOption = None,
-    steps: StepsOption = None,
     sampler_step: SamplerStepOption = None,
-    seed: H3SeedOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Store FC2's inputs as workloads: out of a MiniMax-H3, or synthetic ones of a --shape."""
@@ -164,31 +141,17 @@ def _boundaries(store: Store, ids: list[int]) -> list[dict[str, Any]]:
     ]
 
 
+@grouped
 def block_gate(
     context: typer.Context,
-    canonical: CanonicalOption = False,
-    tiny: TinyOption = False,
-    checkpoint: CheckpointOption = None,
-    checkpoint_sha256: HashOption = False,
+    model: Model,
+    gated: Gated,
+    request: Request,
     input_: InputOption = None,
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    backend: BackendOption = None,
-    candidate: CandidateOption = None,
-    workspace: WorkspaceOption = 32 * MIB,
+    sampler_step: SamplerStepOption = None,
     warmup: WarmupOption = 2,
     rounds: GateRoundsOption = 6,
-    size: SizesOption = None,
-    blocks: BlocksOption = None,
-    probe_block: ProbeOption = 24,
-    attention: AttentionOption = None,
-    width: WidthOption = None,
-    height: HeightOption = None,
-    frames: FramesOption = None,
-    text_tokens: TextOption = None,
-    steps: StepsOption = None,
-    sampler_step: SamplerStepOption = None,
-    seed: H3SeedOption = None,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Swap FC2 inside real blocks: every output byte must stay, and both ways are timed."""
@@ -196,14 +159,15 @@ def block_gate(
     from kclab.fc2.gate_block import block_gate as gate
 
     options = make_h3_options(context.params)
-    measured = _gate_options(candidate, workspace, warmup, rounds)
-    store, name = current_store(context), backend or default_backend()
+    measured = _gate_options(gated, warmup, rounds)
+    store, name = current_store(context), gated.backend or default_backend()
     with shown_progress(lines=True) as progress:
         report = gate(
             store, options, name, measured, progress=progress, params=_params(context.params)
         )
     rows = [_block_row(result, report.config.text) for result in report.blocks]
     print_rows(rows, BLOCK_COLUMNS, form)
+    _write_output(store, report.run_uuid, output)
 
 
 def _block_row(result: BlockResult, config: str) -> dict[str, Any]:
@@ -222,31 +186,17 @@ def _block_row(result: BlockResult, config: str) -> dict[str, Any]:
     }
 
 
+@grouped
 def trajectory(
     context: typer.Context,
-    canonical: CanonicalOption = False,
-    tiny: TinyOption = False,
-    checkpoint: CheckpointOption = None,
-    checkpoint_sha256: HashOption = False,
-    dtype: DtypeOption = Dtype.BF16,
-    fast_accumulation: FastOption = False,
-    backend: BackendOption = None,
-    candidate: CandidateOption = None,
-    workspace: WorkspaceOption = 32 * MIB,
+    model: Model,
+    gated: Gated,
+    request: Request,
     max_seconds: Annotated[
         str | None,
         typer.Option("--max-seconds", help="Begin no step later: half of it for each way."),
     ] = None,
-    size: SizesOption = None,
-    blocks: BlocksOption = None,
-    probe_block: ProbeOption = 24,
-    attention: AttentionOption = None,
-    width: WidthOption = None,
-    height: HeightOption = None,
-    frames: FramesOption = None,
-    text_tokens: TextOption = None,
-    steps: StepsOption = None,
-    seed: H3SeedOption = None,
+    output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Denoise with FC2 replaced in all blocks: video and audio must stay byte for byte."""
@@ -255,13 +205,13 @@ def trajectory(
 
     options = make_h3_options({**context.params, "input_": None, "sampler_step": None})
     limit = float("inf") if max_seconds is None else parse_seconds(max_seconds)
-    store, name = current_store(context), backend or default_backend()
+    store, name = current_store(context), gated.backend or default_backend()
     with shown_progress(lines=True) as progress:
         report = trajectory_gate(
             store,
             options,
             name,
-            _gate_options(candidate, workspace, 0, 0),
+            _gate_options(gated, 0, 0),
             max_seconds=limit,
             progress=progress,
             params=_params(context.params),
@@ -277,16 +227,24 @@ def trajectory(
         **{f"{name}_parity": _parity(parity) for name, parity in report.parities.items()},
     }
     print_fields(fields, form)
+    _write_output(store, report.run_uuid, output)
+
+
+def _write_output(store: Store, run: str, output: Path | None) -> None:
+    from kclab.cli.fc2_files import write_seed_document
+
+    if output is not None:
+        write_seed_document(store, run, output)
 
 
 def _parity(parity: Parity) -> str:
     return "exact" if parity.exact else f"{parity.different} elements differ"
 
 
-def _gate_options(candidate: str | None, workspace: int, warmup: int, rounds: int) -> GateOptions:
+def _gate_options(gated: Gated, warmup: int, rounds: int) -> GateOptions:
     from kclab.fc2.gate_block import GateOptions as Options
 
-    return Options(candidate, workspace, warmup, rounds)
+    return Options(gated.candidate, gated.workspace, warmup, rounds)
 
 
 def _params(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kclab.cli.fc2_options import Dtype
+from kclab.cli.fc2_options import (
+    MIB,
+    BackendOption,
+    CandidateOption,
+    Dtype,
+    DtypeOption,
+    FastOption,
+    WorkspaceOption,
+)
 from kclab.core.errors import BadUsage
 
 if TYPE_CHECKING:
@@ -99,6 +107,43 @@ H3SeedOption = Annotated[
     int | None,
     typer.Option("--seed", rich_help_panel=REQUEST, help="Of weights, noise and text; 440420."),
 ]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which model runs."""
+
+    canonical: CanonicalOption = False
+    tiny: TinyOption = False
+    checkpoint: CheckpointOption = None
+    checkpoint_sha256: HashOption = False
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What stands in FC2's place, and on what."""
+
+    dtype: DtypeOption = Dtype.BF16
+    fast_accumulation: FastOption = False
+    backend: BackendOption = None
+    candidate: CandidateOption = None
+    workspace: WorkspaceOption = 32 * MIB
+
+
+@dataclass(frozen=True)
+class Request:
+    """The model's sizes and blocks, and what it is asked to make."""
+
+    size: SizesOption = None
+    blocks: BlocksOption = None
+    probe_block: ProbeOption = 24
+    attention: AttentionOption = None
+    width: WidthOption = None
+    height: HeightOption = None
+    frames: FramesOption = None
+    text_tokens: TextOption = None
+    steps: StepsOption = None
+    seed: H3SeedOption = None
 
 
 def is_h3(values: dict[str, Any]) -> bool:

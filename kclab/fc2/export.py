@@ -53,6 +53,7 @@ def seed_document(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
         "candidates": [_candidate(connection, results, config) for config in configs],
         "errors_and_unsupported": [*_errors(connection, int(row["id"]), run), STREAM_K],
     }
+    document |= _gates(connection, int(row["id"]))
     if document["candidates"]:
         document["selected"] = document["candidates"][0]["selected_config"]
         if row["mode"] in PROBES:
@@ -101,6 +102,38 @@ def _heuristics(connection: sqlite3.Connection, run_id: int, run: str) -> list[d
         }
         for group in groups
     ]
+
+
+def _gates(connection: sqlite3.Connection, run_id: int) -> dict[str, Any]:
+    """`block_gate`, a row a block, or `trajectory`: what a gate's rows hold."""
+    rows = connection.execute(
+        "SELECT kind, detail FROM fc2_gate WHERE run_id = ? AND kind <> 'process' ORDER BY id",
+        (run_id,),
+    ).fetchall()
+    details = [(row["kind"], _seeds_words(json.loads(row["detail"]))) for row in rows]
+    blocks = [detail for kind, detail in details if kind == "block"]
+    whole = [detail for kind, detail in details if kind == "trajectory"]
+    found: dict[str, Any] = {"block_gate": blocks} if blocks else {}
+    return found | ({"trajectory": whole[0]} if whole else {})
+
+
+def _seeds_words(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """A gate's detail with its parities as the seed calls them."""
+    names = {"video": "video_parity", "audio": "audio_parity"}
+    return {
+        names.get(name, name): _parity(value)
+        if isinstance(value, dict) and "actual_sha256" in value
+        else value
+        for name, value in detail.items()
+    }
+
+
+def _parity(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "bf16_exact": bool(row["exact"]),
+        "different_elements": row["different"],
+        **{name: row[name] for name in ("max_abs", "mean_abs", "actual_sha256", "expected_sha256")},
+    }
 
 
 def _explicit(connection: sqlite3.Connection, run: str) -> list[dict[str, Any]]:
@@ -154,14 +187,7 @@ def _pair(connection: sqlite3.Connection, result: Mapping[str, Any]) -> dict[str
     if control:
         pair["heuristic_rank_0"] = _summary(control, result)
     pair["order"] = "shuffled rounds, each mirrored"
-    pair["parity"] = {
-        "bf16_exact": bool(parity["exact"]),
-        "different_elements": parity["different"],
-        "max_abs": parity["max_abs"],
-        "mean_abs": parity["mean_abs"],
-        "actual_sha256": parity["actual_sha256"],
-        "expected_sha256": parity["expected_sha256"],
-    }
+    pair["parity"] = _parity(dict(parity))
     return pair
 
 

@@ -58,6 +58,25 @@ def test_a_block_gate_keeps_a_row_a_block_and_prints_them(fc2: Cli, tmp_path: Pa
     assert stored == [("block", "passed")] * 3
 
 
+def test_a_block_gates_output_is_the_seeds(fc2: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "gate.json"
+    fc2("block-gate", "--tiny", "--rounds", 1, "--output", path)
+    document = json.loads(path.read_text())
+    assert [row["block"] for row in document["block_gate"]] == TRIO
+    for row in document["block_gate"]:
+        for name in ("candidate_vs_baseline", "baseline_vs_traversal", "candidate_vs_traversal"):
+            assert row[name]["bf16_exact"] is True
+        assert row["timing"]["baseline"]["p50_ms"] > 0
+
+
+def test_a_trajectorys_output_is_the_seeds(fc2: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "trajectory.json"
+    fc2("trajectory", "--tiny", "--steps", 1, "--output", path)
+    found = json.loads(path.read_text())["trajectory"]
+    assert found["video_parity"]["bf16_exact"] and found["audio_parity"]["bf16_exact"]
+    assert found["steps"] == 1 and "improvement_percent" in found
+
+
 def test_an_inexact_candidate_fails_the_block_gate_and_keeps_its_rows(
     fc2: Cli, tmp_path: Path
 ) -> None:
