@@ -40,6 +40,7 @@ HOMES: dict[tuple[str, str], str] = {
 }
 """(group, command): the module whose `app` has it too, to be imported in place of the group's."""
 
+PYDANTIC_LEAD = "Value error, "
 COMPLETION = ("install_completion", "show_completion")
 
 
@@ -59,6 +60,14 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order of the table."""
         return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what Pydantic puts before a refused value is no word for a person."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(PYDANTIC_LEAD)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is to run (or whose words are being completed)."""
