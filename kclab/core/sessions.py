@@ -3,8 +3,8 @@
 Absolute times differ from session to session by clocks and temperature, much more than what one
 looks for. A session that timed its candidate in pairs with a control brings its own yardstick: its
 rounds' ratios, in which drift cancels, are then compared with the other session's. Without a
-control, times are compared as distributions, and the floor is raised by what each session's own
-halves differ by. Standard library only.
+control, times are compared as distributions; where they drift, by their places in the sessions, and
+the floor is raised by what the two sessions' drifts differ by. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kclab.core.stats import (
     Verdict,
     judge,
     median,
+    median_interval,
     noise_floor,
     round_ratios,
     self_ratios,
@@ -147,7 +148,19 @@ def _by_samples(before: Session, after: Session) -> Shift | None:
     if not first or not second:
         return None
     floor = max(SAMENESS_LIMIT, _halves_differ(first), _halves_differ(second))
+    if floor > SAMENESS_LIMIT and len(first) == len(second) >= 2 * MIN_PAIRS:
+        return _by_place(first, second)
     return _shift(shift_interval(_blocks(first), _blocks(second)), floor, Basis.SAMPLES)
+
+
+def _by_place(first: Sequence[float], second: Sequence[float]) -> Shift:
+    """Sessions that drift, block by block: what a warm-up does to both cancels.
+
+    The floor is what is left of it, the difference between the halves of the blocks' ratios.
+    """
+    ratios = [a / b for a, b in zip(_blocks(first), _blocks(second), strict=True)]
+    floor = max(SAMENESS_LIMIT, _halves_differ(ratios))
+    return _shift(median_interval(ratios), floor, Basis.SAMPLES)
 
 
 def _blocks(times: Sequence[float]) -> Sequence[float]:
