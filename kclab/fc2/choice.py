@@ -17,6 +17,8 @@ SPLITS = (1, 2, 4, 8, 16)
 
 MOST_CHECKS = 64
 
+NO_SCHEME = "capability reports no public reduction scheme"
+
 
 def named_candidate(gemm: Gemm, text: str, budgets: Sequence[int], wanted: int) -> Candidate:
     """The candidate that `--candidate` names.
@@ -85,9 +87,13 @@ def explicit_checks(
         by_algorithm.setdefault(base.config.algorithm_id, base)
     found: list[Candidate | tuple[AlgorithmConfig, str]] = []
     for base in by_algorithm.values():
-        for config in _variants(base.config, splits):
+        schemes = gemm.reductions(base.config.algorithm_id)
+        for config in _variants(base.config, splits, schemes or (0,)):
             if len(found) >= most:
                 return found
+            if config.split_k > 1 and not schemes:
+                found.append((config, NO_SCHEME))
+                continue
             try:
                 found.append(explicit_candidate(gemm, config))
             except Refused as refusal:
@@ -95,10 +101,12 @@ def explicit_checks(
     return found
 
 
-def _variants(base: AlgorithmConfig, splits: Sequence[int]) -> list[AlgorithmConfig]:
+def _variants(
+    base: AlgorithmConfig, splits: Sequence[int], schemes: Sequence[int]
+) -> list[AlgorithmConfig]:
     variants = []
     for count in splits:
-        for scheme in (0,) if count == 1 else (1, 2, 4):
+        for scheme in (0,) if count == 1 else schemes:
             numbers = {**base.to_json(), "split_k": count, "reduction_scheme": scheme}
             variants.append(AlgorithmConfig(**numbers))
     return variants

@@ -77,6 +77,7 @@ def _environment(connection: sqlite3.Connection, run: sqlite3.Row) -> dict[str, 
         "device_capability": [int(p) for p in capability.split(".") if p.isdigit()],
         "driver": facts.get("driver"),
         "git_commit": run["git_commit"],
+        "environment_switches": json.loads(run["volatile"] or "{}").get("switches", {}),
         "extension": {"cublaslt_version": None if version is None else int(version)},
         "comfy_kitchen": facts.get("comfy_kitchen"),
     }

@@ -31,7 +31,7 @@ from kclab.fc2.rows import RowSink
 from kclab.fc2.search import Event, Options, Search
 from kclab.fc2.search.finals import Result
 from kclab.fc2.search.pool import Entry
-from kclab.fc2.validity import Validity, current_validity
+from kclab.fc2.validity import Validity, current_validity, switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ def session(
             cold=subject.cold,
         )
         note_fact(active, "baseline", bench.baseline_metadata())
+        note_fact(active, "switches", switches())
         try:
             yield Session(active, boundary, boundary_id, backend, bench, sink, validity)
         finally:

@@ -15,6 +15,9 @@ from kclab.fc2.lt import ALIGNMENT
 VARIABLES = ("CUBLAS", "NVIDIA_TF32")
 """Prefixes of environment variables that change what cuBLAS does."""
 
+SWITCHES = ("H3_", "COMFY_KITCHEN_", "CUDA_", "TORCH_", "CUBLAS")
+"""Beginnings of variables that a run keeps beside its environment: they may explain a result, and
+most of them change none."""
 NAMES = ("gpu", "capability", "driver", "cublaslt", "torch")
 """Facts with a column of their own."""
 
@@ -72,3 +75,8 @@ def torch_switches() -> dict[str, Any]:
         "fp32_precision": torch.get_float32_matmul_precision(),
         "preferred_blas": str(torch.backends.cuda.preferred_blas_library()),
     }
+
+
+def switches() -> dict[str, str]:
+    """The environment variables of `SWITCHES`, by name."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith(SWITCHES)}

@@ -15,6 +15,8 @@ import pytest
 
 from kclab.db.queries.fc2 import best_results
 from kclab.db.store import Store
+from kclab.fc2.backends.cublaslt import LtGemm
+from kclab.fc2.profiling import _profiler
 from tests.conftest import Cli
 
 SHAPE = ("--shape", "10x32x96", "--backend", "cublaslt")
@@ -196,6 +198,46 @@ def test_output_has_what_the_seeds_mode_writes(
     assert {check["valid"] for check in checks} == {True, False}
     assert all(check["error"] for check in checks if not check["valid"])
     assert document["errors_and_unsupported"][-1]["feature"] == "Stream-K"
+
+
+def test_an_algorithm_without_a_reduction_scheme_is_an_entry(
+    fc2: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LtGemm, "reductions", lambda _self, _algorithm: ())
+    fc2("characterize", *SHAPE, "--candidate", "66:22:35:1:0:0:0:0:2")
+    kept = "SELECT count(*), f.reason FROM fc2_candidate f WHERE origin = 'explicit' AND"
+    found = rows(store, f"{kept} status = 'refused' GROUP BY f.reason")
+    assert found == [(4, "capability reports no public reduction scheme")]
+
+
+def test_a_runs_switches_are_kept_and_exported(
+    fc2: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("H3_ATTENTION", "sage2")
+    monkeypatch.setenv("COMFY_KITCHEN_BACKEND", "cuda")
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    fc2("selected", *SHAPE, "--candidate", "66:22:35:1:0:0:0:0:2")
+    document = json.loads(fc2("export", "--format", "seed").out)
+    kept = document["environment"]["environment_switches"]
+    assert kept["H3_ATTENTION"] == "sage2" and kept["COMFY_KITCHEN_BACKEND"] == "cuda"
+    assert "SECRET_TOKEN" not in kept
+
+
+def test_profiling_surrounds_one_call_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Runtime:
+        def cudaProfilerStart(self) -> None:
+            calls.append("start")
+
+        def cudaProfilerStop(self) -> None:
+            calls.append("stop")
+
+    monkeypatch.setattr("torch.cuda.cudart", Runtime)
+    with pytest.raises(ZeroDivisionError), _profiler("cuda"):
+        calls.append("call")
+        raise ZeroDivisionError
+    assert calls == ["start", "call", "stop"], "stopped after an error, too"
 
 
 def test_inexact_candidate_fails_with_its_rows_kept(fc2: Callable[..., Any], store: Store) -> None:

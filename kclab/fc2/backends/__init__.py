@@ -109,6 +109,10 @@ class Gemm(Protocol):
         """Every valid config, in portions, the plainest first."""
         ...
 
+    def reductions(self, algorithm_id: int) -> tuple[int, ...]:
+        """The reduction schemes that an algorithm's capabilities list for split-K; () for none."""
+        ...
+
     def check(self, config: AlgorithmConfig) -> Check:
         """Whether a config is valid here, and if not, why."""
         ...

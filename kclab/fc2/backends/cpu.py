@@ -155,6 +155,9 @@ class CpuGemm:
             return "row blocks belong to algorithm 2"
         return None
 
+    def reductions(self, algorithm_id: int) -> tuple[int, ...]:
+        return (IN_FP32, IN_BF16) if algorithm_id == SPLIT else ()
+
     def check(self, config: AlgorithmConfig) -> Check:
         reason = self._reason(config)
         return Check(reason is None, None if reason else self._needs(config), None, reason)

@@ -252,6 +252,11 @@ class LtGemm:
         ]
         return rows[taken], candidates
 
+    def reductions(self, algorithm_id: int) -> tuple[int, ...]:
+        own = [knobs for knobs in self.knobs() if knobs.algorithm_id == algorithm_id]
+        schemes = [scheme for knobs in own for count, scheme in knobs.splits if count > 1]
+        return tuple(dict.fromkeys(schemes))
+
     def check(self, config: AlgorithmConfig) -> Check:
         status, workspace, waves = self._handle.check(lt.as_rows([config]))
         if int(status[0]) == 0:
