@@ -39,6 +39,17 @@ FAULTS = [
 ]
 
 
+OlderThanOption = Annotated[
+    float,
+    typer.Option(
+        "--older-than",
+        metavar="MINUTES",
+        min=0,
+        help="Leave alone what was touched in the last MINUTES.",
+    ),
+]
+
+
 @app.callback()
 def database() -> None:
     """Make, upgrade, check, back up and clean the database.
@@ -240,15 +251,7 @@ def stats(context: typer.Context, form: FormatOption = Format.TABLE) -> None:
 def gc(
     context: typer.Context,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; only list otherwise.")] = False,
-    older_than: Annotated[
-        float,
-        typer.Option(
-            "--older-than",
-            metavar="MINUTES",
-            min=0,
-            help="Leave alone what was touched in the last MINUTES.",
-        ),
-    ] = 60,
+    older_than: OlderThanOption = 60,
     limit: LimitOption = 50,
     form: FormatOption = Format.TABLE,
 ) -> None:

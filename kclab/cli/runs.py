@@ -87,6 +87,11 @@ COLUMNS = (
 )
 
 
+TagsOption = Annotated[
+    list[str] | None, typer.Option(help="Only with this tag; repeatable, all must be there.")
+]
+
+
 @app.command("list")
 def list_command(
     context: typer.Context,
@@ -96,9 +101,7 @@ def list_command(
     status: Annotated[
         list[Status] | None, typer.Option(help="Only this status; repeatable.")
     ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(help="Only with this tag; repeatable, all must be there.")
-    ] = None,
+    tag: TagsOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     limit: LimitOption = 50,
