@@ -12,8 +12,9 @@ import os
 import re
 import secrets
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -24,7 +25,9 @@ AUTO = "auto"
 """The cluster that runs here or that `RAY_ADDRESS` names; one of our own where there is none."""
 LOCAL = "local"
 """Always one of our own."""
-ADDRESS = re.compile(r"(ray://)?[\w.\-\[\]:]+:\d{1,5}")
+ADDRESS = re.compile(r"(?P<client>ray://)?(?P<host>[\w.\-]+|\[[\da-fA-F:]+\]):(?P<port>\d{1,5})")
+ANSWER_SECONDS = 10.0
+"""Ray itself asks an address for minutes where nobody is."""
 OWN = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # What keeps a cluster to 127.0.0.1; Ray named it after the systems where it is the default.
@@ -33,15 +36,21 @@ OWN = {
 
 
 def is_address(text: str) -> bool:
-    """Whether a word can stand for a cluster: `auto`, `local`, `HOST:PORT` or `ray://HOST:PORT`."""
+    """Whether a word stands for a cluster: `auto`, `local`, `HOST:PORT` or `ray://HOST:PORT`."""
     return text in (AUTO, LOCAL) or ADDRESS.fullmatch(text) is not None
 
 
 def parse_address(text: str) -> str:
-    """The address, stripped. Raises BadUsage for what can be none."""
-    if not is_address(text.strip()):
+    """The address, stripped. Raises BadUsage for what can be none, and for Ray's client."""
+    address = text.strip()
+    if not is_address(address):
         raise BadUsage(f"--ray {text}: write the address as HOST:PORT, or auto, or local.")
-    return text.strip()
+    if address.startswith("ray://"):
+        raise BadUsage(
+            f"--ray {text}: kclab does not go through Ray's client; run it on a node of the"
+            " cluster (`ray start --address=HOST:PORT` makes this machine one) and write HOST:PORT."
+        )
+    return address
 
 
 def load_ray() -> Any:
@@ -77,6 +86,8 @@ def cluster(address: str) -> Iterator[Any]:
 
 def _joined(ray: Any, address: str) -> bool:
     """Whether a running cluster took us in; False where `auto` finds none."""
+    if (named := ADDRESS.fullmatch(address)) is not None:
+        _knock(named["host"].strip("[]"), int(named["port"]))
     try:
         _connect(ray, address=address)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
@@ -85,6 +96,16 @@ def _joined(ray: Any, address: str) -> bool:
         said = str(error).strip().partition("\n")[0]
         raise EnvironmentLacking(f"no Ray cluster takes us in at {address}: {said}") from error
     return True
+
+
+def _knock(host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise EnvironmentLacking(
+            f"no Ray cluster answers at {host}:{port} ({error}); `ray status` on its head node"
+            " tells the address."
+        ) from error
 
 
 def _start(ray: Any) -> None:
@@ -135,16 +156,24 @@ def _settings() -> Iterator[None]:
     """What a cluster of our own is started with, in this process and in those it starts."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     several = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    values = OWN | {"RAY_AUTH_TOKEN": _token()}
-    # Ray itself sets the last one where a cluster is to ask for a token.
-    before = {name: os.environ.get(name) for name in (*values, "RAY_AUTH_MODE")}
-    os.environ.update(values)
     # Ray read its variable when it was imported, maybe before ours was set.
     constants.ENABLE_RAY_CLUSTER = False
     try:
-        yield
+        with _environment(OWN | {"RAY_AUTH_TOKEN": _token()}):
+            yield
     finally:
         constants.ENABLE_RAY_CLUSTER = several
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables as given, and afterwards as they were."""
+    # Ray itself sets the last one where a cluster is to ask for a token.
+    before = {name: os.environ.get(name) for name in (*values, "RAY_AUTH_MODE")}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:

@@ -31,7 +31,7 @@ from kclab.db.store import Store
 from kclab.db.verdicts import ReplayRow
 from kclab.replay import Options, Selection
 from kclab.replay import replay as replay_store
-from kclab.replay.ray_files import NodeFiles
+from kclab.replay.ray_files import LARGE, NodeFiles
 from kclab.replay.ray_pool import RayPool
 from kclab.replay.task import Outcome, StoredTensor, Task
 from tests.conftest import Cli
@@ -191,9 +191,13 @@ def test_files_that_a_node_does_not_see_are_fetched(
     pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tasks = unseen(tasks_of(pool, Files(tmp_path), [DOUBLE] * 30), tmp_path)
-    found = outcomes(pool, tasks)
+    tasks = tasks_of(pool, Files(tmp_path), [DOUBLE] * 30)
+    big = torch.ones(LARGE)  # goes through the object store, once for all
+    stored = {"x": Files(tmp_path).store(big)}, {"out": Files(tmp_path).store(big * 2)}
+    tasks += [Task(n, tasks[0].definition, *stored) for n in range(30, 34)]
+    found = outcomes(pool, unseen(tasks, tmp_path))
     assert {outcome.status for outcome in found.values()} == {"passed"}
+    assert len(pool._shipping._put) == 2
 
 
 def test_another_file_of_that_name_on_a_node_is_not_taken_for_the_drivers(
@@ -351,7 +355,17 @@ def test_ray_takes_an_address_or_none(words: str, meant: str) -> None:
     assert name_cluster(words.split()) == meant.split()
 
 
-def test_what_is_no_address_is_refused(store: Store, invoke: Cli) -> None:
-    done = invoke("--db", store.database, "replay", "--ray=here")
-    assert done.code == 2
-    assert "--ray here: write the address as HOST:PORT, or auto, or local." in done.err
+@pytest.mark.parametrize(
+    ("address", "code", "said"),
+    [
+        ("here", 2, "--ray here: write the address as HOST:PORT, or auto, or local."),
+        ("ray://head:10001", 2, "kclab does not go through Ray's client"),
+        ("127.0.0.1:1", 4, "no Ray cluster answers at 127.0.0.1:1 ("),
+    ],
+)
+def test_where_no_cluster_can_be_is_said(
+    store: Store, invoke: Cli, address: str, code: int, said: str
+) -> None:
+    fill(store, 1)
+    done = invoke("--db", store.database, "replay", f"--ray={address}")
+    assert done.code == code and said in done.err
