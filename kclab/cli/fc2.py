@@ -10,22 +10,25 @@ import typer
 
 from kclab.cli import fc2_checks, fc2_files, fc2_h3, fc2_memory
 from kclab.cli.fc2_options import (
+    BUDGETS,
     DEFAULT_SEED,
     MIB,
     BackendOption,
     BoundariesArgument,
+    BudgetsOption,
     Dtype,
     DtypeOption,
     FastOption,
     HotOption,
     Measured,
     OutputOption,
+    RequestedOption,
+    Searching,
     SeedOption,
     ShapesOption,
     WarmupOption,
     WorkspaceOption,
     make_subject,
-    parse_seconds,
 )
 from kclab.cli.groups import grouped
 from kclab.cli.options import RayOption
@@ -45,15 +48,6 @@ fc2_memory.register(app)
 fc2_files.register(app)
 fc2_checks.register(app)
 
-BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
-
-BudgetsOption = Annotated[
-    list[int] | None,
-    typer.Option("--workspace-budgets", help="Bytes to ask the heuristic about; repeatable."),
-]
-RequestedOption = Annotated[
-    int, typer.Option("--requested-count", min=1, help="Algorithms to ask for per budget.")
-]
 SplitsOption = Annotated[
     list[int] | None,
     typer.Option("--explicit-split-k", help="Split-K counts to check explicitly; repeatable."),
@@ -94,8 +88,10 @@ def compile_(
 
 
 @app.command()
+@grouped
 def sweep(
     context: typer.Context,
+    searching: Searching,
     boundary: BoundariesArgument = None,
     shape: ShapesOption = None,
     every: Annotated[bool, typer.Option("--all", help="Every stored boundary.")] = False,
@@ -105,27 +101,6 @@ def sweep(
     backend: BackendOption = None,
     workspace: WorkspaceOption = 64 * MIB,
     hot: HotOption = False,
-    budget: Annotated[
-        str, typer.Option("--budget", help="Time to search, as 120s or 2m; an answer comes first.")
-    ] = "60s",
-    until: Annotated[
-        str, typer.Option("--until", help="Last stage: heuristics, neighbours or space.")
-    ] = "space",
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Time every distinct launch; no time budget.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last sweep's candidates.")
-    ] = False,
-    workspace_budgets: BudgetsOption = None,
-    requested_count: RequestedOption = 32,
-    candidate_limit: Annotated[
-        int | None,
-        typer.Option("--candidate-limit", min=1, help="Distinct launches to try at most."),
-    ] = None,
-    confirm: Annotated[
-        int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
-    ] = 0,
     ray: RayOption = None,
     output: OutputOption = None,
     form: FormatOption = Format.TABLE,
@@ -135,23 +110,17 @@ def sweep(
     Several boundaries are swept one after the other, or side by side with --ray, a GPU each.
     """
     from kclab.cli.fc2_sweeps import Several, sweep_several
-    from kclab.core.errors import BadUsage
-    from kclab.fc2.search import STAGES, Options
     from kclab.fc2.sweeps import Ask
 
-    if until not in STAGES:
-        raise BadUsage(f"--until {until}: one of {', '.join(STAGES)}.")
-    seconds = float("inf") if exhaustive else parse_seconds(budget)
-    budgets = workspace_budgets or BUDGETS
-    options = Options(budgets, requested_count, seconds, until, exhaustive, candidate_limit)
-    ask = Ask(options, confirm, resume, _params(context))
+    ask = Ask(searching.options(), searching.confirm, searching.resume, _params(context))
     several = Several(boundary or (), shape or (), every, dtype, fast_accumulation, ray)
     store, name, made = current_store(context), *several.only
     if several.wide:
-        several.check(resume, output)
+        several.check(searching.resume, output)
         backend = backend or ("auto" if ray else None)
         like = make_subject(None, None, dtype, False, seed, backend, workspace, hot)
         sweep_several(store, several.subjects(store, like), ask, ray, form)
+        return
     subject = make_subject(name, made, dtype, fast_accumulation, seed, backend, workspace, hot)
     _sweep_one(store, subject, ask, form, output)
 

@@ -63,7 +63,7 @@ class Several:
 def sweep_several(
     store: Store, subjects: Sequence[Subject], ask: Ask, ray: str | None, form: Format
 ) -> None:
-    """Sweep, tell, and end with the exit code that failures have."""
+    """Sweep, tell of each, show all; raises Exit with the code that failures have."""
     from kclab.cli.fc2_show import shown_race
     from kclab.fc2.lab import no_watch
     from kclab.fc2.sweeps import exit_code_of, sweep_each
@@ -80,7 +80,8 @@ def sweep_several(
     with shown_race() if ray is None else nullcontext(no_watch) as watch:
         found = sweep_each(store, subjects, ask, ray=ray, told=told, watch=watch)
     _print(store, [swept.run_uuid for swept in found if swept.run_uuid], form)
-    raise typer.Exit(exit_code_of(found))
+    if code := exit_code_of(found):
+        raise typer.Exit(code)
 
 
 def _print(store: Store, runs: Sequence[str], form: Format) -> None:

@@ -128,6 +128,7 @@ PACKAGES = (
     ("comfy-kitchen", "comfy_kitchen", "pip install comfy-kitchen for the NVFP4 and FP8 baselines"),
     ("textual", "textual", "pip install 'kclab[tui]' for the terminal app"),
     ("jinja2", "jinja2", "pip install 'kclab[report]' for HTML reports"),
+    ("ray", "ray", "pip install 'kclab[ray]' for replay and sweeps on a cluster"),
 )
 """(distribution, module, what to do without it)."""
 
