@@ -62,6 +62,10 @@ BLOCK_COLUMNS = (
     Column("candidate_ms", "candidate ms", show=show_ms, right=True),
 )
 
+SecondsOption = Annotated[
+    str | None,
+    typer.Option("--max-seconds", help="Begin no step later: half of it for each way."),
+]
 GateRoundsOption = Annotated[
     int, typer.Option("--rounds", min=1, help="ABBA rounds; a verdict needs 6.")
 ]
@@ -192,10 +196,7 @@ def trajectory(
     model: Model,
     gated: Gated,
     request: Request,
-    max_seconds: Annotated[
-        str | None,
-        typer.Option("--max-seconds", help="Begin no step later: half of it for each way."),
-    ] = None,
+    max_seconds: SecondsOption = None,
     output: OutputOption = None,
     form: FormatOption = Format.TABLE,
 ) -> None:

@@ -15,6 +15,7 @@ from kclab.core.errors import BadUsage
 if TYPE_CHECKING:
     from kclab.fc2.lab import Subject
     from kclab.fc2.problem import Problem
+    from kclab.fc2.search import Options
 
 MIB = 1 << 20
 
@@ -109,6 +110,67 @@ class Measured:
             self.backend,
             self.workspace,
             self.hot,
+        )
+
+
+BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
+
+BudgetsOption = Annotated[
+    list[int] | None,
+    typer.Option("--workspace-budgets", help="Bytes to ask the heuristic about; repeatable."),
+]
+RequestedOption = Annotated[
+    int, typer.Option("--requested-count", min=1, help="Algorithms to ask for per budget.")
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--candidate-limit", min=1, help="Distinct launches to try at most."),
+]
+BudgetOption = Annotated[
+    str, typer.Option("--budget", help="Time to search, as 120s or 2m; an answer comes first.")
+]
+UntilOption = Annotated[
+    str, typer.Option("--until", help="Last stage: heuristics, neighbours or space.")
+]
+ExhaustiveOption = Annotated[
+    bool, typer.Option("--exhaustive", help="Time every distinct launch; no time budget.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last sweep's candidates.")
+]
+ConfirmOption = Annotated[
+    int, typer.Option("--confirm", min=0, help="Fresh processes that must agree.")
+]
+
+
+@dataclass(frozen=True)
+class Searching:
+    """How far a sweep goes."""
+
+    budget: BudgetOption = "60s"
+    until: UntilOption = "space"
+    exhaustive: ExhaustiveOption = False
+    resume: ResumeOption = False
+    workspace_budgets: BudgetsOption = None
+    requested_count: RequestedOption = 32
+    candidate_limit: LimitOption = None
+    confirm: ConfirmOption = 0
+
+    def options(self) -> Options:
+        """The same for the search. Raises BadUsage."""
+        from kclab.fc2.search import STAGES, Options
+
+        if self.until not in STAGES:
+            raise BadUsage(f"--until {self.until}: one of {', '.join(STAGES)}.")
+        seconds = float("inf") if self.exhaustive else parse_seconds(self.budget)
+        budgets = self.workspace_budgets or BUDGETS
+        return Options(
+            budgets,
+            self.requested_count,
+            seconds,
+            self.until,
+            self.exhaustive,
+            self.candidate_limit,
         )
 
 

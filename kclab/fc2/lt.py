@@ -17,6 +17,7 @@ from kclab.fc2.lt_structs import (
     CapabilitiesStruct,
     ConfigStruct,
     DeviceStruct,
+    Launches,
     LaunchStruct,
     ProblemStruct,
 )
@@ -287,15 +288,6 @@ class Handle:
             found.status,
         )
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """What many configs launch; what is filled of the first two is said by `status` (0)."""
-
-    algorithms: c.Array[AlgorithmStruct]
-    launches: c.Array[LaunchStruct]
-    status: c.Array[c.c_int32]
 
 
 def as_rows(configs: Sequence[AlgorithmConfig]) -> Tensor:

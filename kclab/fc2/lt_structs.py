@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+from dataclasses import dataclass
 from typing import ClassVar
 
 from kclab.fc2.config import AlgorithmConfig
@@ -122,6 +123,15 @@ class DeviceStruct(c.Structure):
         ("name", c.c_char * 256),
         ("uuid", c.c_char * 40),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What many configs launch; what is filled of the first two is said by `status` (0)."""
+
+    algorithms: c.Array[AlgorithmStruct]
+    launches: c.Array[LaunchStruct]
+    status: c.Array[c.c_int32]
 
 
 STRUCTS = (

@@ -53,15 +53,18 @@ def profile_one(
             "kernel": launch.kernel,
         }
         if target == "candidate":
-            parity = compare(bench.output_of(prepared), bench.expected)
-            found |= {"exact": parity.exact, "output_sha256": parity.actual_sha256}
-            if not parity.exact:
-                raise CheckFailed(
-                    f"config {candidate.config.text} is not byte-exact: "
-                    f"{parity.different} elements differ."
-                )
+            found |= _parity(open_run, candidate, prepared)
         open_run.active.finish_as("passed", f"{target} {candidate.config.text}")
         return found
+
+
+def _parity(open_run: Session, candidate: Candidate, prepared: Any) -> dict[str, Any]:
+    parity = compare(open_run.bench.output_of(prepared), open_run.bench.expected)
+    if not parity.exact:
+        raise CheckFailed(
+            f"config {candidate.config.text} is not byte-exact: {parity.different} elements differ."
+        )
+    return {"exact": parity.exact, "output_sha256": parity.actual_sha256}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ VARIABLES = ("CUBLAS", "NVIDIA_TF32")
 SWITCHES = ("H3_", "COMFY_KITCHEN_", "CUDA_", "TORCH_", "CUBLAS")
 """Beginnings of variables that a run keeps beside its environment: they may explain a result, and
 most of them change none."""
+
 NAMES = ("gpu", "capability", "driver", "cublaslt", "torch")
 """Facts with a column of their own."""
 

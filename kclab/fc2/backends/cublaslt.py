@@ -13,26 +13,16 @@ from kclab.core.environment import driver_version
 from kclab.core.errors import EnvironmentLacking
 from kclab.fc2 import build, lt
 from kclab.fc2.backends import Candidate, Check, Launch, Prepared, Refused
+from kclab.fc2.backends.device_clock import FLUSH_BYTES, DeviceClock
 from kclab.fc2.backends.space import Knobs, neighbour_rows, other_rows, plain_rows
 from kclab.fc2.config import AlgorithmConfig
-from kclab.fc2.lt_structs import AlgorithmStruct, Buffers, LaunchStruct
-from kclab.fc2.lt_timer import Timer
+from kclab.fc2.lt_structs import AlgorithmStruct, Buffers, Launches, LaunchStruct
 from kclab.fc2.problem import NVFP4_CAPABILITY, Precision, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kclab.fc2.operands import Operands
-
-FLUSH_BYTES = 256 << 20
-"""Overwritten before each cold sample: several times any L2, and longer than a launch's host work.
-"""
-
-SERIES_FLUSH = 2
-"""Times the size of the L2 cache that a series overwrites before each sample."""
-
-SETTLES = 3.0
-"""Seconds: a GPU at its power limit has found its clock by then, though not its temperature."""
 
 FAKE_DEVICE = "kclab fake GPU"
 """The device of the fake libraries, whose memory is the host's."""
@@ -127,36 +117,6 @@ def _read_device(library: lt.Library) -> lt.Device:
         raise EnvironmentLacking(
             f"no CUDA device here ({error}); the cpu backend works without: --backend cpu."
         ) from error
-
-
-class DeviceClock:
-    """Events around one launch, behind an overwrite of the cache."""
-
-    def __init__(self, backend: CublasLt, flush_bytes: int):
-        self.policy = "cold" if flush_bytes else "hot"
-        self.settles = 0.0 if backend.fake else SETTLES
-        self._timer = Timer(backend.library)
-        self._backend = backend
-        self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device=backend.device)
-
-    def sample(self, launch: Callable[[], None]) -> float:
-        stream = self._backend.stream()
-        self._timer.start(stream, self._flush.data_ptr(), self._flush.numel())
-        launch()
-        return self._timer.stop(stream)
-
-    def series(
-        self, gemm: Any, prepared: Sequence[Any], order: Sequence[int]
-    ) -> list[float | None]:
-        own: LtGemm = gemm
-        # In a series the host runs ahead, so the overwrite has only the cache to empty.
-        size = min(self._flush.numel(), SERIES_FLUSH * self._backend.gpu.l2_bytes)
-        flush = (self._flush.data_ptr(), size)
-        return self._timer.series(own.handle, own.buffers(), prepared, order, flush)
-
-    def close(self) -> None:
-        """Free the events."""
-        self._timer.close()
 
 
 class LtGemm:
@@ -284,7 +244,7 @@ class LtGemm:
             for place, config in enumerate(configs)
         ]
 
-    def _prepared(self, found: lt.Launches, place: int) -> Prepared:
+    def _prepared(self, found: Launches, place: int) -> Prepared:
         struct = found.launches[place]
         launch = self._folds.get(struct.fingerprint)
         if launch is None:
