@@ -18,6 +18,8 @@ from kclab.core.errors import EnvironmentLacking
 
 CLOSE_SECONDS = 3.0
 """For workers to tidy up before they are killed."""
+TIDY = "tidy"
+"""Calls beside those that work: a worker is not to wait for a sweep's end before it tidies up."""
 Greeting = Mapping[str, Any]
 """What a worker says first: `host`, `pid`, `kclab`, `torch`, `problem`, and what else it tells."""
 FALSE_STARTS = 3
@@ -35,29 +37,28 @@ class Staff:
     """`package.module:Class`; its `greet()` is asked first."""
     how: tuple[Any, ...] = ()
     """What the class is made with."""
-    calls: int = 1
-    """Calls that a worker takes at a time: 2 where it is to close while it works."""
 
     def hire(self) -> Any:
         """A new worker, which Ray starts where there is room.
 
         Ray is to retry nothing by itself: what was lost, and where, is told apart here.
         """
-        worker = self.ray.remote(worker_class()).options(
+        worker = self.ray.remote(
             num_cpus=1,
             num_gpus=int(self.gpu),
             max_restarts=0,
             max_task_retries=0,
-            max_concurrency=self.calls,
+            concurrency_groups={TIDY: 1},
             scheduling_strategy="SPREAD",
-        )
+        )(worker_class())
         return worker.remote(self.target, self.how)
 
     def dismiss(self, workers: Sequence[Any]) -> None:
         """Have workers remove what they keep on disk, and end them."""
         # They may be gone, and so may the cluster.
         with suppress(self.ray.exceptions.RayError, ValueError):
-            closing = [worker.close.remote() for worker in workers]
+            tidy = [worker.close.options(concurrency_group=TIDY) for worker in workers]
+            closing = [close.remote() for close in tidy]
             if closing:
                 self.ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
         for worker in workers:

@@ -66,7 +66,7 @@ def sweeps_on_ray(
         gpu, room = places(ray, wanted)
         backend = "cublaslt" if gpu else "cpu"
         errands = [_errand(above, replace(s, backend=backend), ask) for s in subjects]
-        sweeps = _Sweeps(above, Staff(ray, gpu, "kclab.fc2.ray_host:SweepHost", calls=2), room)
+        sweeps = _Sweeps(above, Staff(ray, gpu, "kclab.fc2.ray_host:SweepHost"), room)
         try:
             yield from sweeps.run(errands)
         finally:
