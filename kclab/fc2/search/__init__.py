@@ -53,7 +53,7 @@ LEADERS = 8
 CONTENDERS = 24
 """Entries of a stage that may wait for the finals."""
 RESERVE = 0.15
-"""Share of the time budget that is kept for judging finalists."""
+"""Share of the time budget that is kept for judging finalists, and at least what settles clocks."""
 
 
 class Search:
@@ -106,7 +106,9 @@ class Search:
 
     @property
     def _search_ends(self) -> float:
-        return self._started + (1 - RESERVE) * self.options.seconds
+        seconds = self.options.seconds
+        settling = min(self.bench.clock.settles, seconds / 2)
+        return self._started + min((1 - RESERVE) * seconds, seconds - settling)
 
     def _heuristics(self) -> None:
         found: list[Candidate] = []
