@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kclab.replay.recorder import Progress
     from kclab.replay.selection import Selection
-    from kclab.replay.service import Options, Progress, replay, replay_root, untrusted
+    from kclab.replay.service import Options, replay, replay_root, untrusted
     from kclab.replay.summary import DefinitionTally, ReplaySummary
 
 __all__ = [
@@ -26,7 +27,12 @@ __all__ = [
     "untrusted",
 ]
 
-_HOMES = {"Selection": "selection", "DefinitionTally": "summary", "ReplaySummary": "summary"}
+_HOMES = {
+    "DefinitionTally": "summary",
+    "Progress": "recorder",
+    "ReplaySummary": "summary",
+    "Selection": "selection",
+}
 
 
 def __getattr__(name: str) -> Any:

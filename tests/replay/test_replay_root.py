@@ -85,7 +85,7 @@ def test_an_untrusted_root_is_not_run_and_keeps_its_report(
     summary = replayed(store, build, trusting=False)
     assert summary.only_lacking
     assert old.read_text() == '{"cases": []}'
-    assert "1 workloads could not be judged on this machine" in summary.notes[-1]
+    assert "1 workload could not be judged on this machine" in summary.notes[-1]
 
 
 def test_part_of_a_root_leaves_its_report(store: Store, build: RootBuilder) -> None:
