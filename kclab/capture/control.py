@@ -121,6 +121,7 @@ class ControlFolder:
         """Make the folder and its parts."""
         for name in ("workers", "failures", "progress", "claims", "spool"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
+        (self.path / "turn").write_bytes(bytes(8))  # see kclab.capture.orders
 
     def remove(self) -> None:
         """Delete the folder, and `.kclab-run` with it when it was the last one."""

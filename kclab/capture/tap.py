@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -306,10 +306,12 @@ class Tap:
             self.count(type(root).__name__, "no request")
             step = Step(context.Request(""), 0, selected=False)
         else:
-            step = context.new_step(request, getattr(root, "_orig_mod", root))
+            # Not `getattr`: what a module lacks takes long to say.
+            step = context.new_step(request, root._modules.get("_orig_mod") or root)
         self._selected |= step.selected or request is None
-        quiet = self.recorder.step() if step.selected else nullcontext()
-        with quiet, context.running(step):
+        if not step.selected:
+            return context.run_unwatched(step, call, args, kwargs)
+        with self.recorder.step(), context.running(step):
             return call(*args, **kwargs)
 
     def _begin_program(self) -> None:

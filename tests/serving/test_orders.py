@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from kclab.capture.control import ControlFolder
 from kclab.capture.orders import ActiveRequest, Orders
 
 
@@ -34,3 +37,22 @@ def test_ended_request_is_nobodys_and_the_same_id_begins_anew(tmp_path: Path) ->
 def test_half_written_request_is_never_seen(tmp_path: Path) -> None:
     Orders(tmp_path).activate("a", {}, {}, 5)
     assert [path.name for path in tmp_path.iterdir()] == ["active"]
+
+
+def test_request_is_only_looked_up_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = ControlFolder(tmp_path / "control")
+    control.create()
+    source, orders, looks = ActiveRequest(control.path), Orders(control.path), []
+    look = source._looked_up
+    monkeypatch.setattr(source, "_looked_up", lambda: looks.append(1) or look())
+    assert source() is None and source() is None
+    orders.activate("a", {}, {}, 5)
+    first = source()
+    assert first is not None and source() is first
+    orders.deactivate()
+    assert source() is None and source() is None
+    orders.activate("a", {}, {}, 6)
+    assert source() is not first
+    assert len(looks) == 4
