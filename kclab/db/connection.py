@@ -223,6 +223,12 @@ def journal_mode(connection: sqlite3.Connection) -> str:
     return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
 
+def uses_wal(path: Path) -> bool:
+    """Whether the file says that its journal is a WAL; reads two bytes, opens no connection."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\2\2"  # the file format's write and read version
+
+
 def require_file(path: Path) -> None:
     """Raise DatabaseMissing or DatabaseDamaged unless `path` is a file."""
     if path.is_dir():

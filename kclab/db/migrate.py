@@ -27,6 +27,7 @@ from kclab.db.connection import (
     require_known,
     schema_revision,
     translated,
+    uses_wal,
 )
 from kclab.db.revision import SCHEMA_REVISION
 
@@ -47,15 +48,15 @@ def ensure_current(path: Path) -> Path | None:
 
     Raises DatabaseNewer, DatabaseDamaged or DatabaseProblem and leaves the file untouched.
     """
+    revision = None
     if path.exists():
         revision = schema_revision(path)
-        if revision == SCHEMA_REVISION:
-            return None
         require_known(path, revision)
     else:
         _make_folder(path.parent)
-    _use_wal(path)
-    return upgrade(path)
+    if revision != SCHEMA_REVISION or not uses_wal(path):
+        warn_without_wal(path, use_wal(path))
+    return None if revision == SCHEMA_REVISION else upgrade(path)
 
 
 def _make_folder(folder: Path) -> None:
@@ -65,15 +66,19 @@ def _make_folder(folder: Path) -> None:
         raise DatabaseProblem(f"{folder}: cannot make this folder ({error.strerror}).") from error
 
 
-def _use_wal(path: Path) -> None:
-    """Switch to WAL, once for the life of the file; asking does not fail where it cannot be."""
+def use_wal(path: Path) -> str:
+    """Switch to WAL, once for the life of the file; returns the journal that it now has.
+
+    Asking does not fail where WAL cannot be. A copy that SQLite wrote (a backup, exported rows)
+    starts without.
+    """
     deadline = time.monotonic() + busy_timeout_ms() / 1000
     with translated(path), closing(open_database(path, "rwc")) as connection:
         # Two that switch at once would each wait for the other to let go.
         connection.execute("PRAGMA busy_timeout=0")
         while not _switched(connection, deadline):
             time.sleep(random.uniform(0.001, 0.02))
-        warn_without_wal(path, journal_mode(connection))
+        return journal_mode(connection)
 
 
 def _switched(connection: sqlite3.Connection, deadline: float) -> bool:
@@ -93,8 +98,8 @@ def warn_without_wal(path: Path, mode: str) -> None:
     """Log a warning where readers and writers will have to wait for each other."""
     if mode != "wal":
         log.warning(
-            "%s: this file system gives journal mode %s instead of WAL, so readers and writers "
-            "wait for each other; `kclab doctor` names the file system. Use a local disk.",
+            "%s: journal mode %s instead of WAL, so readers and writers wait for each other; "
+            "`kclab db upgrade` switches to WAL where the file system can, as a local disk can.",
             path,
             mode,
         )

@@ -12,7 +12,7 @@ from typing import Any
 from kclab.blob.folder import BlobFolder
 from kclab.blob.kept import FOLDER, KeptFolder
 from kclab.core.errors import BadUsage, DatabaseMissing, DatabaseOutdated
-from kclab.db.connection import connect_read, connect_write, require_current
+from kclab.db.connection import connect_read, connect_write, require_current, uses_wal
 
 DEFAULT_DATABASE = Path("kclab.db")
 
@@ -56,6 +56,7 @@ class Store:
 def open_for_writing(store: Store) -> Path | None:
     """Create or upgrade a store's database; returns the backup that an upgrade made.
 
+    A copy (a backup, exported rows) gets its WAL here, before readers would wait for a writer.
     Raises DatabaseNewer, DatabaseDamaged, DatabaseBusy or DatabaseProblem.
     """
     try:
@@ -64,6 +65,10 @@ def open_for_writing(store: Store) -> Path | None:
         from kclab.db.migrate import ensure_current
 
         return ensure_current(store.database)
+    if not uses_wal(store.database):
+        from kclab.db.migrate import use_wal
+
+        use_wal(store.database)
     return None
 
 

@@ -21,7 +21,7 @@ from kclab.db import migrate
 from kclab.db.connection import connect_read, connect_write, open_database, schema_revision
 from kclab.db.migrate import back_up, ensure_current, migrations_folder
 from kclab.db.revision import KNOWN_REVISIONS, SCHEMA_REVISION
-from kclab.db.store import Store
+from kclab.db.store import Store, open_for_writing
 from tests.db.filled import fill
 
 NEXT = "9999"
@@ -214,6 +214,16 @@ def test_a_new_database_is_in_wal_mode(empty_database: Path) -> None:
         assert connections.journal_mode(connection) == "wal"
 
 
+@pytest.mark.parametrize("opened", [ensure_current, lambda path: open_for_writing(Store.at(path))])
+def test_a_copy_gets_its_wal_before_it_is_written_to(
+    store: Store, tmp_path: Path, opened: Callable[[Path], Path | None]
+) -> None:
+    copy = back_up(store.database, tmp_path / "copy.db")
+    assert opened(copy) is None
+    with closing(connect_read(copy)) as connection:
+        assert connections.journal_mode(connection) == "wal"
+
+
 def test_a_file_system_without_wal_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,7 +235,7 @@ def test_a_file_system_without_wal_is_warned_about(
     path = tmp_path / "kclab.db"
     with caplog.at_level(logging.WARNING):
         ensure_current(path)
-    assert f"{path}: this file system gives journal mode delete instead of WAL" in caplog.text
+    assert f"{path}: journal mode delete instead of WAL" in caplog.text
     with closing(connect_write(path)) as connection, connections.writing(connection):
         connection.execute("DELETE FROM run")
 
