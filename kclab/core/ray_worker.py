@@ -141,12 +141,9 @@ def worker_class() -> type:
             try:
                 found = getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError) as error:
-                lacking = f"no kclab that could work ({error}); install this one for"
-                return {
-                    "host": socket.gethostname(),
-                    "pid": os.getpid(),
-                    "problem": f"{lacking} {sys.executable}",
-                }
+                problem = f"no kclab that could work ({error}); install this one for"
+                problem = f"{problem} {sys.executable}"
+                return {"host": socket.gethostname(), "pid": os.getpid(), "problem": problem}
             self.inner = found(*self.how)
             greeting: dict[str, Any] = self.inner.greet()
             return greeting
@@ -162,8 +159,7 @@ def worker_class() -> type:
             return answer
 
         def close(self) -> None:
-            inner = getattr(self, "inner", None)
-            if inner is not None:
-                inner.close()
+            if hasattr(self, "inner"):
+                self.inner.close()
 
     return Worker

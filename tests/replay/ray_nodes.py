@@ -68,3 +68,14 @@ def marked(mark: str) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and mark in process.environ().values():
                 found.append(process)
     return found
+
+
+def reachable(processes: Sequence[psutil.Process]) -> set[str]:
+    """Addresses at which processes listen, but for this machine's own loopback."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            sockets = process.net_connections(kind="inet")
+            found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+    assert found, "none of them listens at all"
+    return {ip for ip in found if not ip.removeprefix("::ffff:").startswith("127.")}

@@ -35,7 +35,7 @@ from kclab.replay.ray_files import LARGE, NodeFiles
 from kclab.replay.ray_pool import RayPool
 from kclab.replay.task import Outcome, StoredTensor, Task
 from tests.conftest import Cli
-from tests.replay.ray_nodes import Nodes, marked, two_nodes
+from tests.replay.ray_nodes import Nodes, marked, reachable, two_nodes
 from tests.replay.test_workers import FAULTS, Files, definition
 from tests.replay.toys import DOUBLE, StoreBuilder, define
 
@@ -265,7 +265,9 @@ def test_an_interrupt_ends_our_workers_and_nobody_elses_cluster(store: Store, no
     assert all(psutil.pid_exists(raylet) for raylet in nodes.raylets)
 
 
-def test_ctrl_c_keeps_what_fell_and_leaves_no_process(store: Store, tmp_path: Path) -> None:
+def test_our_own_cluster_is_on_loopback_and_ctrl_c_leaves_nothing_of_it(
+    store: Store, tmp_path: Path
+) -> None:
     fill(store, 40)
     slow = define(name="slow", reference="import time\ndef run(x):\n    time.sleep(60)\n")
     StoreBuilder(store, [""] * 40).add(slow, {"x": torch.ones(1)}, {"out": torch.ones(1)})
@@ -273,7 +275,7 @@ def test_ctrl_c_keeps_what_fell_and_leaves_no_process(store: Store, tmp_path: Pa
     command = ["--db", str(store.database), "replay", "--ray", "local", "--device", "cpu"]
     with subprocess.Popen(
         [sys.executable, "-m", "kclab", *command],
-        env={**os.environ, "KCLAB_TEST_MARK": mark},
+        env={**os.environ, "KCLAB_TEST_MARK": mark, "HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -284,6 +286,7 @@ def test_ctrl_c_keeps_what_fell_and_leaves_no_process(store: Store, tmp_path: Pa
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        assert not reachable(marked(mark))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody in the foreground
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -293,6 +296,7 @@ def test_ctrl_c_keeps_what_fell_and_leaves_no_process(store: Store, tmp_path: Pa
     while left := marked(mark):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.1)
+    assert not (tmp_path / ".ray").exists(), "the token was for this cluster alone"
 
 
 def test_without_ray_the_command_to_install_it_is_said(
