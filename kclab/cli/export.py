@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kclab.cli.groups import grouped
 from kclab.cli.options import DefinitionOption, RunOption, SinceOption, show_range
 from kclab.cli.output import Format, note, print_fields
 from kclab.cli.store import current_store
@@ -30,27 +32,52 @@ class ExportFormat(StrEnum):
     ROWS = "rows"
 
 
+FormOption = Annotated[
+    ExportFormat,
+    typer.Option("--format", "-f", help="A dataset for flashinfer-bench, or rows alone."),
+]
+SolutionsOption = Annotated[
+    bool, typer.Option("--with-baseline-solutions", help="Add each reference as a solution.")
+]
+RedactOption = Annotated[
+    bool, typer.Option("--redact", help="Without prompts, images, command lines, hosts and paths.")
+]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The rows to write."""
+
+    definition: DefinitionOption = None
+    run: RunOption = None
+    since: SinceOption = None
+
+    def selection(self) -> Selection:
+        """The same, as the export takes it; says on stderr what the time means."""
+        from kclab.dataset.export_rows import Selection
+
+        show_range(self.since, None)
+        return Selection(tuple(self.definition or ()), self.run, self.since)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is written of them, and how."""
+
+    form: FormOption = ExportFormat.FLASHINFER_TRACE
+    with_baseline_solutions: SolutionsOption = False
+    redact: RedactOption = False
+
+
 @app.command()
+@grouped
 def export_command(
     context: typer.Context,
     destination: Annotated[
         str, typer.Argument(metavar="DEST", help="A new or empty folder, or an s3:// URL of one.")
     ],
-    form: Annotated[
-        ExportFormat,
-        typer.Option("--format", "-f", help="A dataset for flashinfer-bench, or rows alone."),
-    ] = ExportFormat.FLASHINFER_TRACE,
-    definition: DefinitionOption = None,
-    run: RunOption = None,
-    since: SinceOption = None,
-    with_baseline_solutions: Annotated[
-        bool,
-        typer.Option("--with-baseline-solutions", help="Add each reference as a solution."),
-    ] = False,
-    redact: Annotated[
-        bool,
-        typer.Option("--redact", help="Without prompts, images, command lines, hosts and paths."),
-    ] = False,
+    chosen: Chosen,
+    how: Written,
 ) -> None:
     """Write a dataset that other tools can load, and that comes back lossless.
 
@@ -63,20 +90,36 @@ def export_command(
     """
     from kclab.cli.progress import shown_progress
     from kclab.core.urls import is_url
-    from kclab.dataset.export_rows import Selection
     from kclab.dataset.exporting import export_destination
 
-    show_range(since, None)
+    selection = chosen.selection()
     store = current_store(context)
-    selection = Selection(tuple(definition or ()), run, since)
-    if form is ExportFormat.ROWS and with_baseline_solutions:
+    if how.form is ExportFormat.ROWS and how.with_baseline_solutions:
         raise BadUsage("--with-baseline-solutions goes with --format flashinfer-trace.")
     with shown_progress(lines=is_url(destination)) as progress:
         target = export_destination(store, destination, progress)
-        summary = _written(form, store, target, selection, with_baseline_solutions, redact)
+        summary = _write(store, target, selection, how)
     for reason in summary.left_out:
         note(f"left out: {reason}")
-    shown: dict[str, Any] = {
+    print_fields(_fields(summary, target), Format.TABLE)
+
+
+def _write(store: Store, target: Path | Upload, selection: Selection, how: Written) -> TraceSummary:
+    from kclab.dataset.exporting import export_flashinfer_trace, export_rows
+
+    if how.form is ExportFormat.ROWS:
+        return export_rows(store, target, selection, redact=how.redact)
+    return export_flashinfer_trace(
+        store,
+        target,
+        selection,
+        with_baseline_solutions=how.with_baseline_solutions,
+        redact=how.redact,
+    )
+
+
+def _fields(summary: TraceSummary, target: Path | Upload) -> dict[str, Any]:
+    shown = {
         "written": str(target) if isinstance(target, Path) else target.name,
         "definitions": summary.definitions,
         "workloads": summary.workloads,
@@ -86,24 +129,7 @@ def export_command(
         "bytes": format_bytes(summary.nbytes),
         "left out": len(summary.left_out),
     }
-    if not isinstance(target, Path):
-        shown["objects sent"] = target.sent
-        shown["bytes sent"] = format_bytes(target.sent_bytes)
-    print_fields(shown, Format.TABLE)
-
-
-def _written(
-    form: ExportFormat,
-    store: Store,
-    target: Path | Upload,
-    selection: Selection,
-    with_solutions: bool,
-    redact: bool,
-) -> TraceSummary:
-    from kclab.dataset.exporting import export_flashinfer_trace, export_rows
-
-    if form is ExportFormat.ROWS:
-        return export_rows(store, target, selection, redact=redact)
-    return export_flashinfer_trace(
-        store, target, selection, with_baseline_solutions=with_solutions, redact=redact
-    )
+    if isinstance(target, Path):
+        return shown
+    sent = {"objects sent": target.sent, "bytes sent": format_bytes(target.sent_bytes)}
+    return shown | sent

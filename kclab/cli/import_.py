@@ -2,23 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kclab.cli.groups import grouped
 from kclab.cli.output import Format, FormatOption, note, print_fields
 from kclab.cli.store import current_store
 from kclab.core.errors import ExitCode
 from kclab.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from kclab.dataset.options import ImportSummary
+    from kclab.dataset.options import ImportOptions, ImportSummary
 
 app = typer.Typer()
 
 
+PartialOption = Annotated[
+    bool, typer.Option("--partial", help="Take the good rows of a root that has bad ones.")
+]
+UnvalidatedOption = Annotated[
+    bool,
+    typer.Option("--include-unvalidated", help="Also take rows no replay judged; marked so."),
+]
+LinkOption = Annotated[
+    bool, typer.Option("--link", help="Hard-link files instead of copying them.")
+]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Read again what is already here, on both sides.")
+]
+RepairOption = Annotated[
+    bool, typer.Option("--repair", help="As --verify; replace this store's damaged files.")
+]
+DefinitionsOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A folder of the root's definitions.")
+]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Checkpoint whose weights an SGLang dump's linears have."),
+]
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What is taken of the source, and how."""
+
+    partial: PartialOption = False
+    include_unvalidated: UnvalidatedOption = False
+    link: LinkOption = False
+    verify: VerifyOption = False
+    repair: RepairOption = False
+    definitions: DefinitionsOption = None
+    model: ModelOption = None
+
+    def options(self) -> ImportOptions:
+        """The same, as the import takes it."""
+        from kclab.dataset.options import ImportOptions
+
+        return ImportOptions(**vars(self))
+
+
 @app.command()
+@grouped
 def import_command(
     context: typer.Context,
     path: Annotated[
@@ -28,29 +75,7 @@ def import_command(
             " path, or its s3:// or hf:// URL."
         ),
     ],
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Take the good rows of a root that has bad ones.")
-    ] = False,
-    include_unvalidated: Annotated[
-        bool,
-        typer.Option("--include-unvalidated", help="Also take rows no replay judged; marked so."),
-    ] = False,
-    link: Annotated[
-        bool, typer.Option("--link", help="Hard-link files instead of copying them.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read again what is already here, on both sides.")
-    ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="As --verify; replace this store's damaged files.")
-    ] = False,
-    definitions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of the root's definitions.")
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint whose weights an SGLang dump's linears have."),
-    ] = None,
+    taking: Taking,
     form: FormatOption = Format.TABLE,
 ) -> None:
     """Merge a validated capture, dataset or store into this store, by content, nothing twice.
@@ -65,11 +90,9 @@ def import_command(
     from kclab.cli.progress import shown_progress
     from kclab.core.urls import is_url
     from kclab.dataset.importing import import_source
-    from kclab.dataset.options import ImportOptions
 
-    options = ImportOptions(partial, include_unvalidated, link, verify, repair, definitions, model)
     with shown_progress(lines=is_url(path)) as progress:
-        summary = import_source(current_store(context), path, options, progress=progress)
+        summary = import_source(current_store(context), path, taking.options(), progress=progress)
     _tell(summary)
     print_fields(fields(summary, form), form)
     if summary.refused:
