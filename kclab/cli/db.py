@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kclab.cli import db_check
+from kclab.cli.db_check import FAULTS
 from kclab.cli.options import LimitOption
 from kclab.cli.output import (
     Column,
     Format,
     FormatOption,
     note,
-    note_rest,
     print_fields,
     print_rows,
+    print_some,
 )
-from kclab.cli.show import short
 from kclab.cli.store import current_store
-from kclab.core.errors import DatabaseDamaged, ExitCode
 from kclab.core.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from kclab.db.check import CheckReport, Progress
     from kclab.db.garbage import Garbage
     from kclab.db.store import Store
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-
-FAULTS = [
-    Column("kind"),
-    Column("name", show=lambda name: name if "/" in name else short(name), wide=True),
-    Column("detail", wide=True),
-]
 
 
 OlderThanOption = Annotated[
@@ -101,103 +93,7 @@ def _tell_backup(backup: Path | None) -> None:
         note(f"The database as it was is in {backup}.")
 
 
-@app.command()
-def check(
-    context: typer.Context,
-    form: FormatOption = Format.TABLE,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Threads that hash; all cores.")
-    ] = None,
-    limit: LimitOption = 50,
-) -> None:
-    """Check the database, and re-hash every blob and every image.
-
-    Lists damaged ones (other bytes than their digest says), missing ones (a row without a file),
-    absent ones (known to be elsewhere), files without a row, and temporaries of killed processes.
-    Exit code 1 when something is damaged or missing, 5 when the database itself is damaged.
-    """
-    from kclab.db import check as checking
-
-    store = current_store(context)
-    with _hashing() as progress:
-        report = checking.check(store, progress, jobs)
-    if form is Format.JSON:
-        print_fields(_summary(report), form)
-    else:
-        rows = [asdict(fault) for kind in checking.KINDS for fault in report.of(kind)]
-        _print_some(rows, FAULTS, form, limit, "faults", empty="no faults.")
-    _conclude(report, store.database)
-
-
-def _print_some(
-    rows: Sequence[dict[str, Any]],
-    columns: Sequence[Column],
-    form: Format,
-    limit: int,
-    nouns: str,
-    empty: str,
-) -> None:
-    """A person's table ends after `limit` rows and says so; a program's is whole."""
-    shown = rows[:limit] if form is Format.TABLE else rows
-    print_rows(shown, columns, form, empty=empty)
-    note_rest(len(shown), len(rows), nouns)
-
-
-def _summary(report: CheckReport) -> dict[str, Any]:
-    from kclab.db.check import KINDS
-
-    found = {
-        kind: [{"name": fault.name, "detail": fault.detail} for fault in report.of(kind)]
-        for kind in KINDS
-    }
-    head = {
-        "blobs": report.blobs,
-        "files": report.files,
-        "bytes": report.nbytes,
-        "journal_mode": report.journal_mode,
-    }
-    return {"ok": not (report.database_damaged or report.blobs_damaged), **head, **found}
-
-
-def _conclude(report: CheckReport, path: Path) -> None:
-    from kclab.db.migrate import warn_without_wal
-
-    warn_without_wal(path, report.journal_mode)
-    if report.database_damaged:
-        raise DatabaseDamaged(
-            f"{path} is damaged; it was left as it is. Go back to a copy (kclab db backup makes "
-            "them, and so does each upgrade), or save what can be read with sqlite3's .recover."
-        )
-    if strangers := report.of("unreferenced", "leftover"):
-        note(f"{counted(len(strangers), 'file')} that nothing uses: kclab db gc removes them.")
-    images = f" and {counted(report.files, 'image')}" if report.files else ""
-    told = f"{counted(report.blobs, 'blob')}{images} hashed, {format_bytes(report.nbytes)}"
-    if report.blobs_damaged:
-        bad = len(report.of("damaged", "missing"))
-        note(f"{told}: {bad} damaged or missing. kclab import PATH --repair brings them back.")
-        raise typer.Exit(int(ExitCode.CHECK_FAILED))
-    note(f"{told}: all as their digests say.")
-
-
-@contextmanager
-def _hashing() -> Iterator[Progress]:
-    """A bar on stderr, in bytes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("hashing"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("", total=None)
-    with bar:
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+db_check.register(app)
 
 
 @app.command()
@@ -266,7 +162,7 @@ def gc(
     if yes:
         _adopt_abandoned(store)
     garbage = find_garbage(store, int(older_than * 60_000_000))
-    _print_some(
+    print_some(
         _garbage_rows(garbage), FAULTS[:2], form, limit, "things", empty="nothing to remove."
     )
     if garbage.alive:

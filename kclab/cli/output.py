@@ -161,3 +161,17 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def print_some(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[Column],
+    form: Format,
+    limit: int,
+    nouns: str,
+    empty: str,
+) -> None:
+    """A person's table ends after `limit` rows and says so; a program's is whole."""
+    shown = rows[:limit] if form is Format.TABLE else rows
+    print_rows(shown, columns, form, empty=empty)
+    note_rest(len(shown), len(rows), nouns)
