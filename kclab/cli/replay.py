@@ -14,6 +14,8 @@ from kclab.cli.output import Format, FormatOption, note
 from kclab.cli.replay_options import How, InPlace, Which
 from kclab.cli.replay_page import print_page, print_verdicts
 from kclab.cli.store import current_store
+from kclab.core.errors import BadUsage
+from kclab.core.urls import local_path, without_credentials
 from kclab.db.verdicts import ReplayRow
 from kclab.replay import Progress, replay, replay_root, untrusted
 
@@ -23,13 +25,25 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+def _folder(path: str) -> Path:
+    """The folder that an argument names; raises BadUsage for a URL of another place."""
+    if (folder := local_path(path)) is None:
+        shown = without_credentials(path)
+        raise BadUsage(f"{shown}: a folder is replayed in place, a URL is not; kclab import it.")
+    return folder
+
+
 @app.command()
 @grouped
 def replay_command(
     context: typer.Context,
     path: Annotated[
         Path | None,
-        typer.Argument(help="A capture root or dataset folder, replayed in place."),
+        typer.Argument(
+            parser=_folder,
+            metavar="path",
+            help="A capture root or dataset folder, replayed in place.",
+        ),
     ] = None,
     *,
     which: Which,

@@ -187,6 +187,9 @@ def test_what_is_not_there_is_one_sentence(s3: S3, store: Store) -> None:
         ("s3://bucket/file.txt", "an object, neither a dataset folder nor"),
         ("nowhere://bucket/x", "nowhere"),
         ("zip::s3://bucket/x", "chained URLs"),
+        ("s3://", "names no place; write s3:// and a bucket"),
+        ("s3:///x", "names no place; write s3:// and a bucket"),
+        ("hf://", "names no place; write hf:// and a repository"),
     ):
         with pytest.raises(BadUsage, match=said):
             import_source(store, url)

@@ -122,6 +122,16 @@ class TestInThisProcess:
         assert "1 skipped: orphan receipt" in done.out
         assert "results/captures.jsonl:2" in done.out
 
+    def test_a_file_url_is_a_folder_and_any_other_is_to_be_imported(
+        self, invoke: Cli, build: RootBuilder
+    ) -> None:
+        (build.root.parent / "with space").mkdir()
+        empty = invoke("replay", f"{build.root.parent.as_uri()}/with%20space")
+        assert (empty.code, "with space: no dataset" in empty.err) == (2, True)
+        elsewhere = invoke("replay", "s3://user:secret@team/run7")
+        assert elsewhere.code == 2
+        assert "s3://…@team/run7: a folder is replayed in place" in elsewhere.err
+
     def test_a_folder_that_is_no_dataset_exits_2(self, invoke: Cli, tmp_path: Path) -> None:
         assert invoke("replay", tmp_path / "nothing").code == 2
 

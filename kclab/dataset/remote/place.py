@@ -62,6 +62,9 @@ class Place:
         """As fsspec writes it, with the bucket."""
 
     def _refuse(self, url: str) -> None:
+        if self.scheme in (*S3, HUGGING_FACE) and not urlsplit(url).netloc:
+            what = "a repository" if self.scheme == HUGGING_FACE else "a bucket"
+            raise BadUsage(f"{url}: it names no place; write {self.scheme}:// and {what}.")
         if "::" in url:
             raise BadUsage(f"{self.url}: chained URLs are not read; name the folder itself.")
         if self.scheme in S3 and "@" in urlsplit(url).netloc:
