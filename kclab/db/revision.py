@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Oldest first."""
 
 SCHEMA_REVISION = KNOWN_REVISIONS[-1]

@@ -45,6 +45,15 @@ class Run(SQLModel, table=True):
         # The newest of each first: the migrations say `id DESC`, which reflection cannot see.
         Index("ix_run_command_newest", "command", "id"),
         Index("ix_run_status_newest", "status", "id"),
+        # The longest first: here, too, each is DESC there.
+        Index(
+            "ix_run_took",
+            condition("coalesce(finished_us, heartbeat_us) - started_us"),
+            "id",
+            "started_us",
+            "finished_us",
+            "heartbeat_us",
+        ),
         Index("ix_run_live", "heartbeat_us", sqlite_where=condition("status = 'running'")),
         STRICT,
     )
