@@ -13,7 +13,7 @@ from kclab.fc2.backends import Backend, Candidate, Gemm, Refused
 from kclab.fc2.baseline import Baseline, accepted_baseline
 from kclab.fc2.operands import Operands, exact_rows, ones, poison_padding
 from kclab.fc2.parity import output_sha256
-from kclab.fc2.problem import BASELINE_WORKSPACE, Precision, Problem
+from kclab.fc2.problem import BASELINE_WORKSPACE, GEMM, Precision, Problem
 from kclab.fc2.producer import produce
 from kclab.fc2.timing import Arm
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 BASELINE_ARM, CONTROL_ARM, CANDIDATE_ARM = "A", "B0", "B"
 REFERENCE_ROWS = 64
 """Logical rows that the own float64 reference is computed for."""
-
-GEMM, PRODUCER_GEMM = "gemm", "producer+gemm"
 
 _COMMON = {
     "layout": "row-major [M, K] @ [N, K]^T -> bfloat16 [M, N]",

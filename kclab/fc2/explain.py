@@ -12,6 +12,7 @@ from kclab.core.units import format_bytes
 from kclab.db.queries.fc2 import config_history
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import told_conditions
+from kclab.fc2.problem import GEMM
 
 REDUCTIONS = {
     0: "none: K is summed in one pass",
@@ -39,8 +40,9 @@ STAGES = re.compile(r"_\d+x\d+_(\d+)x(\d+)_")
 
 def explain_config(connection: sqlite3.Connection, config: AlgorithmConfig) -> dict[str, Any]:
     """Fields of a page about one config. Raises NothingMatched where it was never seen."""
-    seen = _candidate(connection, config)
     measured = config_history(connection, config.key)
+    shown = next((row for row in measured if row["scope"] == GEMM), None)
+    seen = _candidate(connection, config, None if shown is None else shown["result_id"])
     if seen is None and not measured:
         raise NothingMatched(f"config {config.text} was never seen here.")
     fields: dict[str, Any] = {
@@ -56,9 +58,9 @@ def explain_config(connection: sqlite3.Connection, config: AlgorithmConfig) -> d
     }
     if seen is not None:
         fields |= _launched(seen)
-    if measured:
-        fields |= _measured(measured[0], len(measured))
-        fields["while measured"] = _conditions(connection, measured[0]["result_id"])
+    if shown is not None:
+        fields |= _measured(shown, len(measured))
+        fields["while measured"] = _conditions(connection, shown["result_id"])
     return fields
 
 
@@ -73,13 +75,18 @@ def _conditions(connection: sqlite3.Connection, result_id: int) -> str | None:
     return told_conditions(detail.get("conditions") or {})
 
 
-def _candidate(connection: sqlite3.Connection, config: AlgorithmConfig) -> sqlite3.Row | None:
+def _candidate(
+    connection: sqlite3.Connection, config: AlgorithmConfig, result_id: int | None
+) -> sqlite3.Row | None:
+    """The config as a search of the result's boundary met it; one that says what it launched."""
     where = " AND ".join(f"c.{name} = ?" for name in config.to_json())
     row: sqlite3.Row | None = connection.execute(
         "SELECT f.required_workspace, f.waves, f.status, f.reason, l.kernel, l.grid, l.cluster,"
         " l.shared_bytes, l.stream_k FROM fc2_candidate f JOIN algo_config c ON c.id = f.config_id"
-        f" LEFT JOIN fc2_launch l ON l.id = f.launch_id WHERE {where} ORDER BY f.id DESC LIMIT 1",
-        config.key,
+        f" LEFT JOIN fc2_launch l ON l.id = f.launch_id WHERE {where}"
+        " ORDER BY f.boundary_id = (SELECT boundary_id FROM fc2_result WHERE id = ?) DESC,"
+        " l.id IS NULL, f.id DESC LIMIT 1",
+        (*config.key, result_id),
     ).fetchone()
     return row
 
@@ -98,9 +105,15 @@ def _launched(seen: sqlite3.Row) -> dict[str, Any]:
         "shared memory": None
         if seen["shared_bytes"] is None
         else format_bytes(seen["shared_bytes"]),
-        "Stream-K": "yes, by its kernel's name" if seen["stream_k"] else "no, by its kernel's name",
+        "Stream-K": _stream_k(seen),
         "status": seen["status"] if not seen["reason"] else f"{seen['status']}: {seen['reason']}",
     }
+
+
+def _stream_k(seen: sqlite3.Row) -> str | None:
+    if seen["kernel"] is None:
+        return None
+    return "yes, by its kernel's name" if seen["stream_k"] else "no, by its kernel's name"
 
 
 def _measured(row: dict[str, Any], times: int) -> dict[str, Any]:

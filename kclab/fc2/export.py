@@ -11,8 +11,9 @@ from typing import Any
 from kclab.core.stats import quantile
 from kclab.db.queries.fc2 import run_candidates, run_results
 from kclab.db.queries.runs import find_run
-from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM, CONTROL_ARM, GEMM, PRODUCER_GEMM
+from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM, CONTROL_ARM
 from kclab.fc2.config import AlgorithmConfig, parse_config
+from kclab.fc2.problem import GEMM, PRODUCER_GEMM
 
 SCOPES = {GEMM: "fc2_only", PRODUCER_GEMM: "accepted_producer_plus_fc2"}
 

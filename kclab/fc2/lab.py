@@ -17,7 +17,7 @@ from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
 from kclab.fc2.adoption import adopt_captured
 from kclab.fc2.backends import Backend, Candidate, Refused, load_backend
-from kclab.fc2.bench import GEMM, PRODUCER_GEMM, Bench
+from kclab.fc2.bench import Bench
 from kclab.fc2.boundary import (
     Boundary,
     find_boundary,
@@ -26,7 +26,7 @@ from kclab.fc2.boundary import (
     synthetic_boundary,
 )
 from kclab.fc2.gpu import Watcher, find_gpu, held
-from kclab.fc2.problem import WORKSPACE_BUDGETS, Problem
+from kclab.fc2.problem import GEMM, PRODUCER_GEMM, WORKSPACE_BUDGETS, Problem
 from kclab.fc2.rows import RowSink
 from kclab.fc2.search import Event, Options, Search
 from kclab.fc2.search.finals import Result

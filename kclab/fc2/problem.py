@@ -40,6 +40,9 @@ NVFP4_CAPABILITY = (10, 0)
 WORKSPACE_BUDGETS = tuple(n << 20 for n in (0, 4, 8, 16, 32, 64))
 """Workspace sizes that the heuristic is asked for, bytes."""
 
+GEMM, PRODUCER_GEMM = "gemm", "producer+gemm"
+"""What is timed: the product alone, or the activation and quantisation before it as well."""
+
 BASELINE_WORKSPACE = 32 << 20
 """What torch and comfy-kitchen give cuBLASLt on Hopper and later, bytes."""
 

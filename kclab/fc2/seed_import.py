@@ -21,10 +21,10 @@ from kclab.db.connection import writing
 from kclab.db.rows import add_error
 from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
-from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM, GEMM, PRODUCER_GEMM
+from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM
 from kclab.fc2.boundary import imported_boundary
 from kclab.fc2.config import AlgorithmConfig, config_from_json
-from kclab.fc2.problem import Precision, Problem
+from kclab.fc2.problem import GEMM, PRODUCER_GEMM, Precision, Problem
 from kclab.fc2.rows import add_samples, config_id, finite, insert, validity_id
 from kclab.fc2.validity import Validity
 

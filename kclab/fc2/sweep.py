@@ -9,11 +9,10 @@ from typing import Any
 from kclab.core.errors import NothingMatched
 from kclab.db.store import Store
 from kclab.fc2.backends import Candidate
-from kclab.fc2.bench import PRODUCER_GEMM
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import GLANCE
 from kclab.fc2.lab import Session, Subject, Watch, no_watch, note_fact, session, watch_gpu
-from kclab.fc2.problem import Problem
+from kclab.fc2.problem import PRODUCER_GEMM, Problem
 from kclab.fc2.search import Known, Options, Outcome, Search
 from kclab.fc2.search.finals import Result
 from kclab.fc2.search.terms import NOTHING_KNOWN

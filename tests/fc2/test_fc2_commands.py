@@ -130,6 +130,25 @@ def test_history_explain_and_reproduce(fc2: Callable[..., Any]) -> None:
     assert best["config"] in {row["config"] for row in again}
 
 
+def test_explain_tells_the_product_alone_and_what_it_launched(
+    fc2: Callable[..., Any], store: Store
+) -> None:
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    fc2("sweep", "last", "--backend", "cublaslt", "--until", "heuristics")
+    with closing(store.write()) as connection, connection:
+        connection.execute(
+            "UPDATE fc2_candidate SET launch_id = NULL, status = 'refused'"
+            " WHERE run_id = (SELECT max(run_id) FROM fc2_candidate)"
+        )
+    (best,) = found(fc2("best", "--format", "json"))
+    page = json.loads(fc2("explain", best["config"], "--format", "json").out)
+    assert page["kernel"] == best["kernel"]
+    measured = found(fc2("history", best["config"], "--format", "json"))
+    alone = next(row for row in measured if row["scope"] == "gemm")
+    assert measured[0]["scope"] == "producer+gemm" and measured[0]["ratio"] != alone["ratio"]
+    assert f"{(alone['ratio'] - 1) * 100:+.1f} %" in page["verdict"]
+
+
 def test_a_hot_measurement_is_reproduced_hot(fc2: Callable[..., Any]) -> None:
     (row, *_) = found(fc2("selected", *SHAPE, "--hot", "--format", "json"))
     assert fc2("reproduce", row["result_id"]).out.split()[-1] == "--hot"

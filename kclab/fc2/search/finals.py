@@ -9,11 +9,12 @@ from typing import Any
 
 from kclab.core.stats import Comparison, Sample, Verdict, compare_arms, median
 from kclab.fc2.backends import Candidate, Launch
-from kclab.fc2.bench import BASELINE_ARM, CONTROL_ARM, GEMM, Bench
+from kclab.fc2.bench import BASELINE_ARM, CONTROL_ARM, Bench
 from kclab.fc2.checks import CheckResult, run_checks, sound
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gpu import GLANCE
 from kclab.fc2.parity import Parity, compare
+from kclab.fc2.problem import GEMM
 from kclab.fc2.search.pool import Entry
 from kclab.fc2.timing import Rounds, warm_up
 
