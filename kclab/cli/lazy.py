@@ -10,6 +10,7 @@ import copy
 import importlib
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import typer
@@ -69,6 +70,13 @@ class LazyGroup(TyperGroup):
             error.message = error.message.removeprefix(PYDANTIC_LEAD)
             raise
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Typer's page of the root command."""
+        from kclab.cli.help_page import whole_names
+
+        with whole_names():
+            super().format_help(ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that is to run (or whose words are being completed)."""
         name, _, rest = super().resolve_command(ctx, args)
@@ -93,17 +101,28 @@ def load_command(name: str, words: Sequence[str] = ()) -> Any:
     command.name = name
     # Each Typer brings its own --install-completion; only the root's belongs to the program.
     command.params = [p for p in command.params if p.name not in COMPLETION]
-    _reflow(command)
+    _fit_help(command)
     return command
 
 
-def _reflow(command: Any) -> None:
-    """Let a terminal of any width break the lines of a docstring; Typer keeps the source's."""
+def _fit_help(command: Any) -> None:
+    """Let a terminal of any width break the lines of a docstring, and cut no option's name.
+
+    Typer keeps the source's lines, and shortens names.
+    """
+    command.format_help = partial(_format_help, command)
     if command.help:
         paragraphs = inspect.cleandoc(command.help).split("\n\n")
         command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
     for inner in getattr(command, "commands", {}).values():
-        _reflow(inner)
+        _fit_help(inner)
+
+
+def _format_help(command: Any, ctx: Any, formatter: Any) -> None:
+    from kclab.cli.help_page import whole_names
+
+    with whole_names():
+        type(command).format_help(command, ctx, formatter)
 
 
 def _name(command: CommandInfo) -> str:
