@@ -21,6 +21,7 @@ from kclab.core.errors import DatabaseDamaged, DatabaseProblem
 from kclab.core.units import counted
 from kclab.db.connection import (
     busy_timeout_ms,
+    explain,
     journal_mode,
     open_database,
     require_file,
@@ -177,10 +178,16 @@ def upgrade(path: Path, revision: str = "head") -> Path | None:
             if found == SCHEMA_REVISION:
                 return None
             # The write lock is ours, so nothing changes between this copy and the upgrade.
-            backup = found and back_up(path, path.with_name(f"{path.name}.bak-{found}"))
-            _run_migrations(connection, revision)
-            _check_foreign_keys(path, connection)
-            return Path(backup) if backup else None
+            backup = back_up(path, path.with_name(f"{path.name}.bak-{found}")) if found else None
+            try:
+                _run_migrations(path, connection, revision)
+                _check_foreign_keys(path, connection)
+            except BaseException:
+                # The database stays as it was: that copy would only be one more with each try.
+                if backup is not None:
+                    backup.unlink(missing_ok=True)
+                raise
+            return backup
     finally:
         engine.dispose()
 
@@ -193,16 +200,27 @@ def _revision_inside(connection: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def _run_migrations(connection: Any, revision: str) -> None:
+def _run_migrations(path: Path, connection: Any, revision: str) -> None:
+    """Raises DatabaseDamaged where a migration does not find the tables or indexes it changes."""
     from alembic import command
     from alembic.config import Config
+    from sqlalchemy.exc import OperationalError
 
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.attributes["connection"] = connection
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        command.upgrade(config, revision)
+        try:
+            command.upgrade(config, revision)
+        except OperationalError as error:
+            if error.orig is None or explain(error.orig, path) is not None:
+                raise
+            raise DatabaseDamaged(
+                f"{path} cannot be upgraded: it is not as its schema revision says ({error.orig}); "
+                "nothing was changed. Go back to a copy (kclab db backup makes them, and so does "
+                "each upgrade), or put it aside with `kclab db init --force`."
+            ) from error
 
 
 def _check_foreign_keys(path: Path, connection: Any) -> None:

@@ -25,7 +25,8 @@ COLUMNS = (
 
 
 def upgrade() -> None:
-    op.drop_index("ix_fc2_result_best", table_name="fc2_result")
+    # The first stores of revision 0002 were made before it had this index.
+    op.drop_index("ix_fc2_result_best", table_name="fc2_result", if_exists=True)
     op.create_index("ix_fc2_result_best", "fc2_result", [*COLUMNS, "stage"])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kclab.core.errors import DatabaseBusy, DatabaseProblem
+from kclab.core.errors import DatabaseBusy, DatabaseDamaged, DatabaseProblem
 from kclab.db import connection as connections
 from kclab.db import migrate
 from kclab.db.connection import connect_read, connect_write, open_database, schema_revision
@@ -133,6 +133,18 @@ def test_a_failed_migration_leaves_the_database_as_it_was(
     with pytest.raises(Exception, match=r"broken migration|no_such_column"):
         ensure_current(store.database)
     assert (columns(store.database, "run"), count(store.database, "error")) == before
+    assert schema_revision(store.database) == SCHEMA_REVISION
+
+
+def test_a_database_unlike_its_revision_is_refused_in_one_sentence_and_leaves_no_copy(
+    store: Store, add_migration: Callable[[str], None]
+) -> None:
+    add_migration('    op.drop_index("ix_not_there", table_name="run")\n')
+    sentence = r"cannot be upgraded: .*\(no such index: ix_not_there\); nothing was changed"
+    for _ in range(2):
+        with pytest.raises(DatabaseDamaged, match=sentence):
+            ensure_current(store.database)
+    assert not list(store.database.parent.glob("*.bak-*"))
     assert schema_revision(store.database) == SCHEMA_REVISION
 
 
