@@ -15,9 +15,10 @@ from pathlib import Path
 
 from benchmarks import capturing, gpus, importing, looking, replaying, serving, ui
 from benchmarks.measure import BASELINE, KCLAB, Result, store_result
+from kclab.core.errors import KclabError
 from kclab.core.stats import median
 from kclab.db.runs import run
-from kclab.db.store import Store
+from kclab.db.store import Store, open_for_writing
 
 BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
     # First: file systems take long over new files where many were deleted a moment ago.
@@ -39,7 +40,7 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
 
 
 def main() -> None:
-    """Parse, run, print, store."""
+    """Parse, and say in one sentence what stops the rest."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="small sizes, to try it out")
@@ -50,17 +51,25 @@ def main() -> None:
         parser.error(
             f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}"
         )
-    store = Store.at(choices.db)
-    parameters = {"names": names, "quick": choices.quick}
+    try:
+        _measure(names, Store.at(choices.db), quick=choices.quick)
+    except KclabError as error:
+        sys.exit(f"benchmarks: {error}")
+
+
+def _measure(names: list[str], store: Store, *, quick: bool) -> None:
+    """Run, print, store."""
+    open_for_writing(store)
+    parameters = {"names": names, "quick": quick}
     print(f"{'':<52} {'baseline':>11} {'kclab':>11}   ratio (spread), target")
     with run(store, "benchmark", parameters) as active:
         for name in names:
             with tempfile.TemporaryDirectory(prefix="kclab-bench-") as folder:
-                for result in BENCHMARKS[name](Path(folder) / "work", choices.quick):
+                for result in BENCHMARKS[name](Path(folder) / "work", quick):
                     store_result(active, result)
                     print(_line(result), flush=True)
         active.finish_as("passed", f"{', '.join(names)}")
-    print(f"rows: {choices.db}, run {active.uuid}", file=sys.stderr)
+    print(f"rows: {store.database}, run {active.uuid}", file=sys.stderr)
 
 
 def _line(result: Result) -> str:
