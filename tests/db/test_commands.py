@@ -21,6 +21,65 @@ def old_database(path: Path) -> None:
         connection.executescript((ASSETS / "0001.sql").read_text(encoding="utf-8"))
 
 
+LOOKING = (
+    "runs list",
+    "runs show last",
+    "runs compare last last",
+    "runs diff last last",
+    "workloads list",
+    "workloads show 1",
+    "captures list",
+    "captures show 1",
+    "captures diff last last",
+    "definitions list",
+    "definitions show double",
+    "fc2 best",
+    "fc2 pareto",
+    "fc2 candidates last",
+    "fc2 history 0:0:0:1:0:0:0:0:0",
+    "fc2 explain 0:0:0:1:0:0:0:0:0",
+    "fc2 reproduce 1",
+    "fc2 compare last last",
+    "fc2 export last",
+    "report",
+    "ui",
+    "export out",
+    "db check",
+    "db backup",
+    "db stats",
+    "db gc",
+)
+"""Every command that only reads the database."""
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_looking_at_an_older_database_says_what_to_do_and_changes_nothing(
+    invoke: Cli, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "old" / "kclab.db"
+    path.parent.mkdir()
+    old_database(path)
+    before = path.read_bytes()
+    done = invoke("--db", path, *command.split())
+    assert (done.code, done.out) == (5, "")
+    assert f"{path} has schema 0001" in done.err and "run `kclab db upgrade" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert [p for p in path.parent.iterdir() if "-" not in p.name] == [path]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_looking_at_an_upgraded_database_needs_no_more(
+    invoke: Cli, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "old" / "kclab.db"
+    path.parent.mkdir()
+    old_database(path)
+    assert invoke("--db", path, "db", "upgrade").code == 0
+    done = invoke("--db", path, *command.split())
+    assert done.code != 5, done.err
+
+
 class TestInit:
     def test_it_makes_one(self, invoke: Cli, tmp_path: Path) -> None:
         done = invoke("db", "init")
