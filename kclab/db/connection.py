@@ -8,6 +8,7 @@ a write fails at once under WAL however long the busy timeout is.
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -281,9 +282,8 @@ def _require(path: Path, revision: str | None) -> None:
         return
     require_known(path, revision)
     found = "is empty" if revision is None else f"has schema {revision}"
-    raise DatabaseOutdated(
-        f"{path} {found}, this kclab uses {SCHEMA_REVISION}; run `kclab db upgrade`."
-    )
+    command = f"kclab db upgrade --db {shlex.quote(str(path))}"
+    raise DatabaseOutdated(f"{path} {found}, this kclab uses {SCHEMA_REVISION}; run `{command}`.")
 
 
 def require_known(path: Path, revision: str | None) -> None:

@@ -76,6 +76,6 @@ def test_a_backup_never_replaces_an_older_one(old: Path) -> None:
 
 def test_looking_at_an_old_database_asks_for_the_upgrade_and_changes_nothing(old: Path) -> None:
     before = hashlib.sha256(old.read_bytes()).hexdigest()
-    with pytest.raises(DatabaseOutdated, match="run `kclab db upgrade`"):
+    with pytest.raises(DatabaseOutdated, match=f"run `kclab db upgrade --db {old}`"):
         connect_read(old)
     assert hashlib.sha256(old.read_bytes()).hexdigest() == before
