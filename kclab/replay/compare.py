@@ -121,7 +121,7 @@ def _reason(
 
 
 def _of(some: int, tally: Tally) -> str:
-    return f"{some} of {counted(tally.elements, 'element')}"
+    return f"{some:,} of {counted(tally.elements, 'element')}"
 
 
 def _counts(tally: Tally, tolerance: OutputTolerance, *, passed: bool) -> dict[str, Any]:

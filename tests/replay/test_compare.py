@@ -82,6 +82,11 @@ def test_the_worst_element_is_one_that_failed() -> None:
     assert "1 of 4 elements differ, worst at [0, 1]" in (verdict.reason or "")
 
 
+def test_counts_are_written_alike_on_both_sides() -> None:
+    verdict = judge(torch.zeros(4096), torch.ones(4096))
+    assert "4,096 of 4,096 elements differ" in (verdict.reason or "")
+
+
 def test_integers_above_2_to_53_are_told_apart() -> None:
     engine = torch.tensor([2**53, 2**62 + 1])
     verdict = judge(torch.tensor([2**53, 2**62]), engine)
