@@ -65,7 +65,7 @@ COLUMNS = (
     Column("started_us", "started", show=show_time),
     Column("finished", "finished_at", hidden=True),
     Column("finished_us", "finished", show=show_time, hidden=True),
-    Column("took_us", "took", show=lambda us: format_duration(us / 1e6), right=True),
+    Column("took_us", "took", show=lambda us: format_duration(us / 1e6) if us else "-", right=True),
     Column("exit_code", "exit", right=True, hidden=True),
     Column("tags", show=lambda tags: " ".join(tags) or "-", sparse=True, wide=True),
     Column("summary", wide=True),

@@ -73,6 +73,11 @@ class KclabError(Exception):
 
     exit_code = ExitCode.CHECK_FAILED
 
+    @property
+    def summary(self) -> str:
+        """The message in one line, for a list of runs."""
+        return str(self).partition("\n")[0] or type(self).__name__
+
 
 class CheckFailed(KclabError):
     """A comparison, gate or verification did not hold."""

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kclab.core.errors import BadUsage
+from kclab.core.units import counted
 from kclab.core.urls import local_path
 from kclab.dataset.export_blobs import BlobCopier
 from kclab.dataset.export_rows import Selection, copy_rows, mark_absent
 from kclab.dataset.export_trace import ROWS, TraceSummary, TraceWriter
 from kclab.dataset.options import Progress
 from kclab.db.connection import require_current
-from kclab.db.runs import run
+from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ def export_flashinfer_trace(
     BlobDamaged or BlobAbsent when the store's own bytes fail.
     """
     selection = selection or Selection()
-    with _exporting(store, destination, "flashinfer-trace") as (root, uuid):
+    with _exporting(store, destination, "flashinfer-trace") as (root, active):
         rows = root / ROWS
         rows.parent.mkdir()
-        copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
+        copy_rows(store.database, rows, selection, redacted=redact, without_run=active.uuid)
         with closing(sqlite3.connect(rows)) as connection:
             copier = BlobCopier(store.blobs, link=not isinstance(destination, Path))
             writer = TraceWriter(root, connection, copier, redact)
             writer.write(with_baseline_solutions)
+        active.summary = _line(writer.summary, destination)
     return writer.summary
 
 
@@ -61,9 +63,9 @@ def export_rows(
     Raises as `export_flashinfer_trace`.
     """
     selection = selection or Selection()
-    with _exporting(store, destination, "rows") as (root, uuid):
+    with _exporting(store, destination, "rows") as (root, active):
         rows = root / "kclab.db"
-        copy_rows(store.database, rows, selection, redacted=redact, without_run=uuid)
+        copy_rows(store.database, rows, selection, redacted=redact, without_run=active.uuid)
         origin = "the store that it came from" if redact else str(store.database.resolve())
         mark_absent(rows, f"these rows came without bytes; kclab import {origin}")
         with closing(sqlite3.connect(rows)) as connection:
@@ -71,7 +73,14 @@ def export_rows(
                 "SELECT (SELECT count(*) FROM definition), (SELECT count(*) FROM workload),"
                 " (SELECT count(*) FROM capture)"
             ).fetchone()
-    return TraceSummary(*counts)
+        summary = TraceSummary(*counts)
+        active.summary = _line(summary, destination)
+    return summary
+
+
+def _line(summary: TraceSummary, destination: Path | Upload) -> str:
+    name = destination if isinstance(destination, Path) else destination.name
+    return f"{counted(summary.workloads, 'workload')} written to {name}"
 
 
 def export_destination(store: Store, text: str, report: Progress) -> Path | Upload:
@@ -90,10 +99,12 @@ def export_destination(store: Store, text: str, report: Progress) -> Path | Uplo
 
 
 @contextmanager
-def _exporting(store: Store, destination: Path | Upload, form: str) -> Iterator[tuple[Path, str]]:
+def _exporting(
+    store: Store, destination: Path | Upload, form: str
+) -> Iterator[tuple[Path, ActiveRun]]:
     """A new folder and a run row for the export.
 
-    Yields the folder, and the run's uuid, so that it does not export itself.
+    Yields the folder, and the run, which does not export itself.
     """
     require_current(store.database)
     if isinstance(destination, Path):
@@ -102,7 +113,7 @@ def _exporting(store: Store, destination: Path | Upload, form: str) -> Iterator[
     else:
         name, folder = destination.name, destination.folder()
     with run(store, "export", {"path": name, "format": form}) as active, folder as root:
-        yield root, active.uuid
+        yield root, active
 
 
 def _require_new(destination: Path) -> None:

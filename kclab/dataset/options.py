@@ -86,4 +86,10 @@ class RootRefused(DatasetRefused):
         self.refusals = refusals
         lines = "\n".join(str(refusal) for refusal in refusals)
         rows = "1 row" if len(refusals) == 1 else f"{len(refusals)} rows"
-        super().__init__(f"{lines}\n{path}: {rows} refused, nothing was imported; {hint}")
+        self._verdict = f"{path}: {rows} refused, nothing was imported; {hint}"
+        super().__init__(f"{lines}\n{self._verdict}")
+
+    @property
+    def summary(self) -> str:
+        """Without the rows."""
+        return self._verdict

@@ -213,7 +213,9 @@ def _close_failed(connection: sqlite3.Connection, active: ActiveRun, error: Base
     """Record how the run ended; a fault in doing so must not hide the first one."""
     status, code = _outcome(error)
     message = str(error) or type(error).__name__
-    active.summary = active.summary or message
+    active.summary = active.summary or (
+        error.summary if isinstance(error, KclabError) else message.partition("\n")[0]
+    )
     expected = isinstance(error, KclabError | KeyboardInterrupt)
     try:
         if connection.in_transaction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,15 @@ def test_an_export_has_what_the_format_knows(filled: Store, tmp_path: Path) -> N
     receipt = lines(tmp_path / "out/captures.jsonl")[0]
     assert receipt["uuid"] == row["workload"]["uuid"]
     assert (tmp_path / "out" / receipt["expected_output"]["out"]["path"]).is_file()
+
+
+@pytest.mark.parametrize("export", [export_flashinfer_trace, export_rows])
+def test_an_exports_run_says_what_went_where(
+    filled: Store, tmp_path: Path, rows: Rows, export: Callable[[Store, Path], object]
+) -> None:
+    export(filled, tmp_path / "out")
+    ((summary,),) = rows("SELECT summary FROM run WHERE command = 'export'")
+    assert summary == f"1 workload written to {tmp_path / 'out'}"
 
 
 def test_an_export_can_be_read_in_place(filled: Store, tmp_path: Path) -> None:

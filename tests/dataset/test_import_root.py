@@ -115,12 +115,14 @@ def test_an_empty_report_and_a_foreign_case_refuse(store: Store, source: RootBui
 
 
 def test_a_receipt_that_the_report_does_not_cover_is_refused(
-    store: Store, source: RootBuilder
+    store: Store, source: RootBuilder, rows: Rows
 ) -> None:
     source.double(1)
     source.double(2, step=1, verdict=None)
     with pytest.raises(RootRefused, match=f"{source.receipts}:2: no replay has judged it"):
         import_path(store, source.report().root)
+    ((summary,),) = rows("SELECT summary FROM run")
+    assert summary.startswith(f"{source.root}: 1 row refused, nothing was imported")
 
 
 def test_unvalidated_rows_come_marked_when_asked_for(
@@ -281,7 +283,7 @@ def test_zero_dimensional_tensors_keep_their_shape(
     ("value", "reason"),
     [
         (tensor("float64", (1,), b"\0" * 8), "x is float64"),
-        (tensor("float32", (1, 1), b"\0" * 4), "needs 1 dimensions"),
+        (tensor("float32", (1, 1), b"\0" * 4), r"needs 1 dimension \[N\]"),
         (floats(1, 2), "axis 'N'"),
     ],
 )

@@ -82,6 +82,16 @@ def test_what_ends_a_run_closes_its_row_and_goes_on(
     assert bool(recorded["traceback"]) == traceback
 
 
+@pytest.mark.parametrize("error", [CheckFailed("one\ntwo"), ValueError("one\ntwo")])
+def test_a_list_of_runs_needs_one_line_of_an_error_and_the_error_has_all(
+    store: Store, error: Exception
+) -> None:
+    with pytest.raises(type(error)), run(store, "capture", {}):
+        raise error
+    assert row_of(store)["summary"] == "one"
+    assert [row["message"] for row in errors_of(store)] == ["one\ntwo"]
+
+
 def test_an_open_transaction_is_rolled_back_before_the_row_is_closed(store: Store) -> None:
     with pytest.raises(CheckFailed), run(store, "capture", {}) as active:
         active.connection.execute("BEGIN IMMEDIATE")
