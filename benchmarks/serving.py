@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.engines import IMAGES, LANGUAGE, PROGRAM, Served, Servers, both_servers
 from benchmarks.measure import BASELINE, KCLAB, Result, paired
 from kclab.capture.control import ControlFolder
-from kclab.capture.coverage import watching_us
+from kclab.capture.coverage import STORING, WATCHING, own_time_us
 from kclab.capture.orders import Orders
 from kclab.capture.service import CaptureOptions, make_plan
 from kclab.capture.settle import settle
@@ -66,7 +66,7 @@ def both(servers: Servers, name: str, pairs: int) -> Result:
 def selected(servers: Servers, name: str, rounds: int) -> Result:
     """A request with one step captured, against one without: what kclab says that it cost.
 
-    A ratio near 1 says that stall and watching together tell the whole cost.
+    A ratio near 1 says that stall, watching and storing together tell the whole cost.
     """
     result = Result(name, "nothing captured, plus what kclab tells", "≈ 1")
     with servers.plain.stopped(), capture(servers, "selected", 0) as (told, orders):
@@ -82,13 +82,13 @@ def selected(servers: Servers, name: str, rounds: int) -> Result:
                 result.samples.append(Sample(number, position, arm, taken * 1e3))
     cost, plain, extra = told(), median(result.times(BASELINE)), _extra(result)
     result.samples = [
-        replace(s, ms=s.ms + cost.stall_ms + cost.watch_ms) if s.arm == BASELINE else s
-        for s in result.samples
+        replace(s, ms=s.ms + cost.total_ms) if s.arm == BASELINE else s for s in result.samples
     ]
     result.detail = {"plain_ms": plain, "extra_ms": extra, **asdict(cost)}
     print(
         f"  {name}: {extra:.1f} ms more than {plain:.1f}; stall in receipts {cost.stall_ms:.1f} "
-        f"ms, watching {cost.watch_ms:.1f} ms; {cost.captures:.0f} captures"
+        f"ms, watching {cost.watch_ms:.1f} ms, storing {cost.store_ms:.1f} ms; "
+        f"{cost.captures:.0f} captures"
     )
     return result
 
@@ -107,6 +107,13 @@ class Told:
     """In its receipts."""
     watch_ms: float
     """In the run's coverage."""
+    store_ms: float
+    """CPU time of the writer's thread, in the same place."""
+
+    @property
+    def total_ms(self) -> float:
+        """All of it."""
+        return self.stall_ms + self.watch_ms + self.store_ms
 
 
 @contextmanager
@@ -147,5 +154,7 @@ def _told(store: Store, run_id: int) -> Told:
             " WHERE run_id = ?",
             (run_id,),
         ).fetchone()
-        watching = watching_us(connection, run_id)
-    return Told(captures / requests, stall / requests / 1e3, watching / requests / 1e3)
+        watching = own_time_us(connection, run_id, WATCHING)
+        storing = own_time_us(connection, run_id, STORING)
+    per_request = (us / requests / 1e3 for us in (stall, watching, storing))
+    return Told(captures / requests, *per_request)

@@ -25,6 +25,8 @@ COPYING = "copying"
 """Outcomes of `OWN_TIME`: what the receipts' stalls add up to, in microseconds."""
 WATCHING = "watching"
 """All else: looking at each operator of a selected step."""
+STORING = "storing"
+"""The writer's CPU time: beside the engine's threads, under the same interpreter lock."""
 
 DISTINCT_REASONS = 24
 """Per definition; messages that name sizes could otherwise grow without end."""
@@ -83,12 +85,12 @@ class DefinitionCoverage:
         return "; ".join(f"{reason} ({count})" for reason, count in ordered)
 
 
-def watching_us(connection: sqlite3.Connection, run_id: int) -> int:
-    """What a run's selected steps spent in kclab beyond the receipts' stalls, microseconds."""
+def own_time_us(connection: sqlite3.Connection, run_id: int, kind: str) -> int:
+    """What a run spent in kclab on `COPYING`, `WATCHING` or `STORING`, microseconds."""
     (spent,) = connection.execute(
         "SELECT coalesce(sum(count), 0) FROM capture_count"
         " WHERE run_id = ? AND definition = ? AND outcome = ?",
-        (run_id, OWN_TIME, WATCHING),
+        (run_id, OWN_TIME, kind),
     ).fetchone()
     return int(spent)
 

@@ -14,10 +14,12 @@ from typing import Any
 from kclab.capture.control import ControlFolder, is_alive
 from kclab.capture.coverage import (
     NOT_WRITTEN,
+    STORING,
+    WATCHING,
     DefinitionCoverage,
+    own_time_us,
     run_coverage,
     uncaptured,
-    watching_us,
 )
 from kclab.capture.plan import CapturePlan
 from kclab.capture.program import Program, bootstrap_environment, exit_words, require_program
@@ -74,6 +76,8 @@ class CaptureSummary:
     """What copying took of the engine's threads, all together."""
     watching_us: int
     """What else kclab took of them: looking at each operator of the selected steps."""
+    storing_us: int
+    """CPU time of the writers' threads, beside the engine's."""
 
     @property
     def headline(self) -> str:
@@ -230,7 +234,8 @@ def conclude(
         workers=len(ends),
         captures=captures,
         stall_us=stall,
-        watching_us=watching_us(active.connection, active.id),
+        watching_us=own_time_us(active.connection, active.id, WATCHING),
+        storing_us=own_time_us(active.connection, active.id, STORING),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from kclab.capture.backlog import Backlog
 from kclab.capture.call import Pending
 from kclab.capture.checksum import ContentKey, KnownTensors
 from kclab.capture.control import ControlFolder, ProgressFile
-from kclab.capture.coverage import CAPTURED, NOT_WRITTEN, Coverage
+from kclab.capture.coverage import CAPTURED, NOT_WRITTEN, STORING, Coverage
 from kclab.capture.device_room import DeviceRoom
 from kclab.capture.entries import CaptureEntry, CountEntry, Entry, to_line, write_entries
 from kclab.capture.plan import CapturePlan
@@ -29,6 +30,7 @@ from kclab.capture.snapshot import Snapshot, fetch, key_on_device, stored_form
 from kclab.core.digest import tensor_digest
 from kclab.core.errors import KclabError
 from kclab.db.connection import busy_timeout_ms, connect_write, writing
+from kclab.db.queries.coverage import OWN_TIME
 from kclab.db.store import Store
 
 GROUP_BYTES = 128 << 20
@@ -110,7 +112,10 @@ class Writer(threading.Thread):
                     0 if self._stopping.is_set() else COUNTS_EVERY_SECONDS
                 )
                 for group in _groups(items):
+                    began = time.thread_time_ns()
                     self._store(group)
+                    spent = (time.thread_time_ns() - began) // 1000
+                    self._coverage.count(OWN_TIME, STORING, spent)
                 if not items:
                     self._commit(list(self._new_counts()))
         except BaseException as error:

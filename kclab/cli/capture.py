@@ -97,7 +97,9 @@ def report(summary: CaptureSummary) -> None:
         note(f"{kinds} no definition; --define-missing makes them")
     if summary.captures:
         copying, watching = summary.stall_us / 1e6, summary.watching_us / 1e6
+        storing = format_duration(summary.storing_us / 1e6)
         note(
             f"the program waited {format_duration(copying + watching)} for capture in all: "
-            f"{format_duration(copying)} copying, {format_duration(watching)} looking at operators"
+            f"{format_duration(copying)} copying, {format_duration(watching)} looking at operators;"
+            f" storing took {storing} of CPU time beside it"
         )

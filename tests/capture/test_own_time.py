@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from kclab.capture import context, mode
-from kclab.capture.coverage import run_coverage, watching_us
+from kclab.capture.coverage import STORING, WATCHING, own_time_us, run_coverage
 from kclab.db.queries.coverage import coverage
 from kclab.db.store import Store
 from tests.capture.conftest import Tapped
@@ -103,7 +104,7 @@ def test_own_time_is_a_runs_and_no_definitions(session: Session) -> None:
     session.drain()
     connection = session.store.read()
     try:
-        assert watching_us(connection, session.active.id) == 77
+        assert own_time_us(connection, session.active.id, WATCHING) == 77
         rows = run_coverage(connection, session.active.id)
         assert [row.name for row in rows] == [coverage(connection, 1)[0]["definition"]]
     finally:
@@ -114,3 +115,11 @@ def test_own_time_is_a_runs_and_no_definitions(session: Session) -> None:
 def session(store: Store) -> Iterator[Session]:
     with recording(store) as made:
         yield made
+
+
+def test_the_writers_cpu_time_is_told(session: Session) -> None:
+    session.gemm()
+    session.drain()
+    session.recorder.close(30)
+    with closing(session.store.read()) as connection:
+        assert own_time_us(connection, session.active.id, STORING) > 0
