@@ -136,10 +136,29 @@ def test_markdown_is_short_and_escaped(reported: Store, invoke: Cli) -> None:
     text = invoke("report", "-f", "md").out
     assert re.search(r"\*\*-[23]\.", text) and "driver 575 → 580" in text
     assert "| dense\\_gemm\\_bf16\\_nt\\_n64\\_k32 | `a1b2c3d4` | C | 7 of 512 | 0.25 |" in text
+    assert "\\[3, 17\\]: engine 1.75, reference 1.5 |" in text
+    assert not re.search(r"[^|]  \|", text)
     assert "&lt;script&gt;" in text and "<script" not in text
     assert "\\| \\`a\\` \\[b\\](http://evil.example) &#64;all" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} <= {6, 7, 8, 9}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--since", "2h"], r"since [-\d]+ [:\d]+, \d+ runs: "),
+        (["--until", "5m"], r"until [-\d]+ [:\d]+, \d+ runs: "),
+        (
+            ["--since", "2h", "--until", "5m"],
+            r"since [-\d]+ [:\d]+ until [-\d]+ [:\d]+, \d+ runs: ",
+        ),
+    ],
+)
+def test_markdown_says_the_period(
+    reported: Store, invoke: Cli, words: list[str], told: str
+) -> None:
+    assert re.fullmatch(told + ".*", invoke("report", "-f", "md", *words).out.splitlines()[2])
 
 
 def test_markdown_of_all_tables_is_rectangular(reported: Store, invoke: Cli) -> None:
