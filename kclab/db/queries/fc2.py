@@ -73,29 +73,9 @@ def best_results(
 
     `inexact` admits configs whose bytes differ from the baseline's.
     """
-    terms: list[tuple[str, Any]] = [("r.scope = ?", "gemm")]
-    if workspace is not None:
-        terms.append(("r.required_workspace <= ?", workspace))
-    if not inexact:
-        terms.append(("r.exact = ?", 1))
-    if precision:
-        terms.append(("b.precision = ?", precision))
-    if workload:
-        terms.append(("w.uuid LIKE ? || '%'", workload))
-    if gpu:
-        terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
+    terms = _best_terms(workspace, inexact, precision, workload, gpu)
     where = " AND ".join([ELIGIBLE, *(term for term, _ in terms)])
-    # The newest result that did not choose itself speaks for a config; then a boundary's best is
-    # chosen.
-    # This part sees every result: narrow rows of one index in its own order, only the joins that a
-    # filter needs, and SQLite's rule that beside max() the other columns are of that very row.
-    latest = f"""
-        SELECT r.id, r.boundary_id, r.validity_id, r.config_id, r.ratio, r.verdict, r.is_control,
-            r.required_workspace, r.stage,
-            max((r.stage NOT IN {CHOOSING}) * {LATER} + r.measured_us)
-        FROM fc2_result r {_joins(precision or workload, workload, gpu)} WHERE {where}
-        GROUP BY r.boundary_id, r.validity_id, r.config_id
-    """
+    latest = _latest(_joins(precision or workload, workload, gpu), where)
     ranked = f"""
         SELECT r.id, row_number() OVER (
             PARTITION BY r.boundary_id, v.backend, v.gpu ORDER BY {ORDER}) AS place
@@ -108,6 +88,43 @@ def best_results(
         [value for _, value in terms],
     )
     return [dict(row) for row in rows]
+
+
+def _best_terms(
+    workspace: int | None,
+    inexact: bool,
+    precision: str | None,
+    workload: str | None,
+    gpu: str | None,
+) -> list[tuple[str, Any]]:
+    """Conditions on a result, each with the value of its mark."""
+    terms: list[tuple[str, Any]] = [("r.scope = ?", "gemm")]
+    if workspace is not None:
+        terms.append(("r.required_workspace <= ?", workspace))
+    if not inexact:
+        terms.append(("r.exact = ?", 1))
+    if precision:
+        terms.append(("b.precision = ?", precision))
+    if workload:
+        terms.append(("w.uuid LIKE ? || '%'", workload))
+    if gpu:
+        terms.append(("v.gpu LIKE '%' || ? || '%'", gpu))
+    return terms
+
+
+def _latest(joins: str, where: str) -> str:
+    """The newest result of each config: one that did not choose itself, where there is one.
+
+    This part sees every result: narrow rows of one index in its own order, only the joins that a
+    filter needs, and SQLite's rule that beside max() the other columns are of that very row.
+    """
+    return f"""
+        SELECT r.id, r.boundary_id, r.validity_id, r.config_id, r.ratio, r.verdict, r.is_control,
+            r.required_workspace, r.stage,
+            max((r.stage NOT IN {CHOOSING}) * {LATER} + r.measured_us)
+        FROM fc2_result r {joins} WHERE {where}
+        GROUP BY r.boundary_id, r.validity_id, r.config_id
+    """
 
 
 def _joins(boundary: Any, workload: Any, gpu: Any) -> str:
