@@ -14,7 +14,8 @@ from kclab.core.stats import compare_arms
 from kclab.db.store import Store
 from kclab.fc2.backends import Backend
 from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM
-from kclab.fc2.boundary import Boundary, store_boundary
+from kclab.fc2.boundary import Boundary
+from kclab.fc2.boundary_insertion import store_boundary
 from kclab.fc2.characterize import Questions
 from kclab.fc2.config import AlgorithmConfig
 from kclab.fc2.gate_rows import BLOCK, GateTiming, add_gate, tell_difference

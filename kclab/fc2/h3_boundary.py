@@ -12,7 +12,8 @@ from kclab.core.errors import CheckFailed
 from kclab.db.runs import run
 from kclab.db.store import Store
 from kclab.fc2.backends import Backend, load_backend
-from kclab.fc2.boundary import Boundary, store_boundary
+from kclab.fc2.boundary import Boundary
+from kclab.fc2.boundary_insertion import store_boundary
 from kclab.fc2.h3_fc2 import AcceptedFc2, Weights
 from kclab.fc2.h3_options import H3Options
 from kclab.fc2.operands import Operands

@@ -22,9 +22,9 @@ from kclab.fc2.boundary import (
     Boundary,
     find_boundary,
     load_boundary,
-    store_boundary,
     synthetic_boundary,
 )
+from kclab.fc2.boundary_insertion import store_boundary
 from kclab.fc2.gpu import Watcher, find_gpu, held
 from kclab.fc2.problem import GEMM, PRODUCER_GEMM, WORKSPACE_BUDGETS, Problem
 from kclab.fc2.rows import RowSink

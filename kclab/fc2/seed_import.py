@@ -1,7 +1,8 @@
 """Reading result files of the script that the FC2 lab grew from, as rows.
 
 Such a file has two arms: the accepted baseline and a candidate, in AB/BA rounds. Its ratios are
-therefore against A; B0 stays NULL.
+therefore against A; B0 stays NULL. The script knew NVFP4 on cuBLASLt only; a file that kclab
+exported in its shape says its precision, accumulation, baseline and backend as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kclab.db.rows import add_error
 from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
 from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM
-from kclab.fc2.boundary import imported_boundary
+from kclab.fc2.boundary_insertion import imported_boundary
 from kclab.fc2.config import AlgorithmConfig, config_from_json
 from kclab.fc2.problem import GEMM, PRODUCER_GEMM, Precision, Problem
 from kclab.fc2.rows import add_samples, config_id, finite, insert, validity_id
@@ -30,7 +31,8 @@ from kclab.fc2.validity import Validity
 
 SCOPES = {"fc2_only": GEMM, "accepted_producer_plus_fc2": PRODUCER_GEMM}
 
-COMFY = "comfy_kitchen.scaled_mm_nvfp4"
+COMFY, CUBLASLT = "comfy_kitchen.scaled_mm_nvfp4", "cublaslt"
+"""The seed's baseline and backend, which its files leave unsaid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ class _Import:
         self._where = where
         facts = _environment(document)
         names = ("gpu", "capability", "driver", "cublaslt", "torch")
-        self._validity = Validity("cublaslt", {k: facts[k] for k in names if k in facts})
+        backend = str(document.get("backend", CUBLASLT))
+        self._validity = Validity(backend, {k: facts[k] for k in names if k in facts})
 
     def write(self) -> int:
         """Write everything in one transaction; how many results."""
@@ -145,7 +148,7 @@ class _Import:
             "block": said.get("block"),
             "shape": [m, n, k],
         }
-        problem = Problem(Precision.NVFP4, int(m), int(n), int(k))
+        problem = Problem(_precision(said), int(m), int(n), int(k), _fast(said))
         return imported_boundary(tx, problem, identity, said.get("block"))
 
     def _candidates(self) -> Iterator[Mapping[str, Any]]:
@@ -206,30 +209,25 @@ class _Import:
         config = config_from_json(row["selected_config"])
         samples = pair_samples(pair)
         found = compare_arms(samples, BASELINE_ARM, CANDIDATE_ARM)
-        measurement = self._measurement(tx, config, scope, samples, found)
         parity = pair["parity"]
         values = {
             "run_id": self._active.id,
             "boundary_id": boundary,
             "config_id": config_id(tx, config),
             "validity_id": validity,
-            "measurement_id": measurement,
+            "measurement_id": self._measurement(tx, config, scope, samples, found),
             "scope": scope,
             "stage": "import",
-            "baseline": COMFY,
+            "baseline": self._document.get("baseline", COMFY),
             # Unknown is not zero: it stays NULL, and such a row is never the best.
             "required_workspace": row.get("required_workspace_bytes"),
             "supplied_workspace": row.get("supplied_workspace_bytes") or 0,
             "a_ms": _median(samples, BASELINE_ARM),
             "b_ms": _median(samples, CANDIDATE_ARM),
-            "ratio": found.ratio.estimate,
-            "ratio_low": finite(found.ratio.low),
-            "ratio_high": finite(found.ratio.high),
+            **_compared(found),
             "baseline_ratio": found.ratio.estimate,
             "floor": finite(found.floor),
             "drift": found.drift,
-            "pairs": found.pairs,
-            "verdict": str(found.verdict),
             "exact": int(parity["bf16_exact"]),
             "different": parity["different_elements"],
             "output_sha256": row.get("output_sha256"),
@@ -237,8 +235,7 @@ class _Import:
             "imported": 1,
             "measured_us": now_us(),
         }
-        result = insert(tx, "fc2_result", values)
-        self._parity(tx, result, parity)
+        self._parity(tx, insert(tx, "fc2_result", values), parity)
 
     def _measurement(
         self,
@@ -253,11 +250,7 @@ class _Import:
             "name": f"fc2 {scope} {config.text}",
             "baseline_ms": _median(samples, BASELINE_ARM),
             "candidate_ms": _median(samples, CANDIDATE_ARM),
-            "ratio": found.ratio.estimate,
-            "ratio_low": finite(found.ratio.low),
-            "ratio_high": finite(found.ratio.high),
-            "pairs": found.pairs,
-            "verdict": str(found.verdict),
+            **_compared(found),
             "detail": json.dumps({"drift": found.drift, "imported": True}),
         }
         measurement = insert(tx, "measurement", values)
@@ -281,6 +274,18 @@ class _Import:
         insert(tx, "fc2_parity", values)
 
 
+def _precision(boundary: Mapping[str, Any]) -> Precision:
+    said = boundary.get("precision", Precision.NVFP4)
+    if said not in list(Precision):
+        known = ", ".join(Precision)
+        raise BadUsage(f"fc2_boundary: precision {said!r} is none of {known}.")
+    return Precision(said)
+
+
+def _fast(boundary: Mapping[str, Any]) -> bool:
+    return bool(boundary.get("fast_accumulation", False))
+
+
 def pair_samples(pair: Mapping[str, Any]) -> list[Sample]:
     """Both arms' samples of an AB/BA pair; even rounds ran the baseline first."""
     samples = []
@@ -290,6 +295,17 @@ def pair_samples(pair: Mapping[str, Any]) -> list[Sample]:
         samples.append(Sample(number, 0 if first else 1, BASELINE_ARM, float(baseline)))
         samples.append(Sample(number, 1 if first else 0, CANDIDATE_ARM, float(candidate)))
     return samples
+
+
+def _compared(found: Comparison) -> dict[str, Any]:
+    """What a result and its measurement both say of the two arms."""
+    return {
+        "ratio": found.ratio.estimate,
+        "ratio_low": finite(found.ratio.low),
+        "ratio_high": finite(found.ratio.high),
+        "pairs": found.pairs,
+        "verdict": str(found.verdict),
+    }
 
 
 def _median(samples: list[Sample], arm: str) -> float:
