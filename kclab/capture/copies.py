@@ -77,6 +77,19 @@ class Copies:
             self._limits.reserve(size, first=_is_first(pending))
         except LimitReached:
             room.give_back(pending.device, size)
+            return self._new_on_device(pending, tensors)
+        pending.reserved = pending.staged = size
+        return snapshots
+
+    def _new_on_device(
+        self, pending: Pending, tensors: Mapping[str, Tensor]
+    ) -> dict[str, Snapshot] | None:
+        known = self._known
+        snapshots = {name: recognise(v, known, staged=True) for name, v in tensors.items()}
+        size = _whole_bytes(pending, snapshots)
+        self._limits.reserve(size, first=_is_first(pending))
+        if not self._worker.room.take(pending.device, size):
+            self._limits.give_back(size)
             return None
         pending.reserved = pending.staged = size
         return snapshots

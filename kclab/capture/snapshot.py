@@ -77,13 +77,13 @@ def _is_wrapper(tensor: Tensor) -> bool:
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
-def recognise(tensor: Tensor, known: KnownTensors) -> Snapshot:
+def recognise(tensor: Tensor, known: KnownTensors, *, staged: bool = False) -> Snapshot:
     """A snapshot without a copy yet; its digest is set where the content is stored already.
 
     Spends a checksum on a large tensor, unless nothing of its dtype and shape was stored before.
     On a GPU the engine's thread waits for the checksum.
     """
-    snapshot = blank_snapshot(tensor)
+    snapshot = blank_snapshot(tensor, staged=staged)
     if snapshot.nbytes < WORTH_BYTES or not can_recognise(tensor):
         return snapshot
     # On the CPU a first sight is only copied: the writer finds its key, off this thread.
