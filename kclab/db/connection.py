@@ -220,8 +220,13 @@ def database_path(connection: sqlite3.Connection) -> str:
 
 
 def journal_mode(connection: sqlite3.Connection) -> str:
-    """The journal that SQLite really uses: `wal`, unless the file system cannot share memory."""
-    return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    """The journal that SQLite really uses: `wal`, unless the file system cannot share memory.
+
+    A connection to a read-only folder knows of no journal; there the file tells.
+    """
+    mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
+    return "wal" if mode == "delete" and uses_wal(path) else mode
 
 
 def uses_wal(path: Path) -> bool:

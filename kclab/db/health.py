@@ -10,6 +10,7 @@ from kclab.core.errors import DatabaseMissing, DatabaseOutdated, DatabaseProblem
 from kclab.core.filesystem import FLEETING, UNSAFE_FOR_WAL, file_system_type
 from kclab.core.machine import Finding, State, free_space_finding, problem
 from kclab.core.units import counted, format_bytes
+from kclab.db.connection import journal_mode
 from kclab.db.queries.runs import stale_runs
 from kclab.db.revision import SCHEMA_REVISION
 from kclab.db.store import Store
@@ -47,7 +48,7 @@ def _database(store: Store, connection: sqlite3.Connection) -> Iterable[Finding]
 
 def _journal(connection: sqlite3.Connection) -> Finding:
     # The pragma answers with what is really in force, which need not be what was asked for.
-    mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    mode = journal_mode(connection)
     if mode == "wal":
         return Finding("store", "journal", State.OK, "WAL: readers never wait for a writer")
     found = f"{mode} instead of WAL: readers and writers wait for each other"

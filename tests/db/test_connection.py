@@ -25,7 +25,14 @@ from kclab.core.errors import (
     DatabaseOutdated,
     DatabaseProblem,
 )
-from kclab.db.connection import connect_read, connect_write, explain, open_database, writing
+from kclab.db.connection import (
+    connect_read,
+    connect_write,
+    explain,
+    journal_mode,
+    open_database,
+    writing,
+)
 from kclab.db.session import session
 from kclab.db.store import Store, open_for_writing
 from tests.db.filled import fill
@@ -324,6 +331,11 @@ def test_a_store_in_a_read_only_folder_can_be_looked_at(shared_store: Store) -> 
     finally:
         folder.chmod(0o755)
     assert [path.name for path in folder.glob("kclab.db*")] == ["kclab.db"]
+
+
+def test_a_read_only_folder_does_not_hide_the_journal(store: Store) -> None:
+    with closing(open_database(store.database, "ro&immutable=1")) as connection:
+        assert journal_mode(connection) == "wal"
 
 
 def test_a_read_only_store_with_changes_in_its_wal_is_not_shown_without_them(
