@@ -117,7 +117,9 @@ BUDGETS = [n * MIB for n in (0, 4, 8, 16, 32, 64)]
 
 BudgetsOption = Annotated[
     list[int] | None,
-    typer.Option("--workspace-budgets", help="Bytes to ask the heuristic about; repeatable."),
+    typer.Option(
+        "--workspace-budgets", min=0, help="Bytes to ask the heuristic about; repeatable."
+    ),
 ]
 RequestedOption = Annotated[
     int, typer.Option("--requested-count", min=1, help="Algorithms to ask for per budget.")
