@@ -54,7 +54,7 @@ def export(
 ) -> None:
     """Write results for other programs."""
     from kclab.db.queries.fc2 import best_results, run_results
-    from kclab.fc2.export import c_snippet, seed_document
+    from kclab.fc2.export import seed_document
 
     with closing(current_store(context).read()) as connection:
         if form is FileForm.SEED:
@@ -69,9 +69,18 @@ def export(
     if not rows:
         raise NothingMatched("no measured config to export.")
     if form is FileForm.C:
-        _write("\n\n".join(c_snippet(row) for row in rows) + "\n", output)
+        _write(_c_file(rows), output)
     else:
         _write_rows(rows, form, output)
+
+
+def _c_file(rows: list[dict[str, Any]]) -> str:
+    from kclab.fc2.export import C_HEADER, c_function
+
+    functions = [c_function(row) for row in rows if row["backend"] == "cublaslt"]
+    if not functions:
+        raise NothingMatched("no cuBLASLt config to export: these are the cpu backend's own.")
+    return "\n\n".join([C_HEADER, *functions]) + "\n"
 
 
 def write_seed_document(store: Store, run: str, output: Path, **parts: Any) -> None:

@@ -115,12 +115,13 @@ def candidates(
 ) -> None:
     """Every config that a run tried, fastest first, and why the others were not raced."""
     from kclab.db.queries.fc2 import run_candidates
+    from kclab.db.queries.fc2_runs import run_that_tried
 
     with closing(current_store(context).read()) as connection:
-        rows = run_candidates(connection, run)
+        rows = run_candidates(connection, run_that_tried(connection, run))
     if len(rows) > limit:
         note(f"the first {limit} of {len(rows)}; --limit shows more.")
-    print_rows(rows[:limit], CANDIDATE_COLUMNS, form, empty="the run tried no config.")
+    print_rows(rows[:limit], CANDIDATE_COLUMNS, form)
 
 
 def history(

@@ -85,6 +85,11 @@ def _inputs(boundary: Boundary, stored: Mapping[str, str]) -> dict[str, InputVal
     else:
         recipe = json.dumps({"kclab": "synthetic", **boundary.recipe, "shape": problem.shape})
         found = {name: InputValue(random=recipe) for name in tensors}
+    return found | _scalars(problem)
+
+
+def _scalars(problem: Problem) -> dict[str, InputValue]:
+    found = {}
     if problem.precision is not Precision.BF16:
         found["rows"] = InputValue(scalar=json.dumps(problem.m))
     if problem.precision is Precision.FP8:
@@ -141,7 +146,7 @@ def imported_boundary(
     described = InputValue(random=json.dumps({"kclab": "imported", **identity}))
     names = FAMILIES[f"fc2_{problem.precision.family}"].make(n=problem.n, k=problem.k).inputs
     inputs = {name: described for name, spec in names.items() if spec.shape is not None}
-    inputs["rows"] = InputValue(scalar=json.dumps(problem.m))
+    inputs |= _scalars(problem)
     empty = torch.empty(0)
     boundary = Boundary(
         problem, Operands(empty, empty), source="imported", block=block, recipe=identity

@@ -10,6 +10,7 @@ from typing import Any
 
 from kclab.core.stats import quantile
 from kclab.db.queries.fc2 import run_candidates, run_results
+from kclab.db.queries.fc2_runs import run_that_tried
 from kclab.db.queries.runs import find_run
 from kclab.fc2.bench import BASELINE_ARM, CANDIDATE_ARM, CONTROL_ARM
 from kclab.fc2.config import AlgorithmConfig, parse_config
@@ -28,7 +29,12 @@ STREAM_K = {
 
 
 def seed_document(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
-    """A run in the seed's shape, from its rows alone."""
+    """A run in the seed's shape, from its rows alone; by default the newest that tried configs.
+
+    Precision, accumulation, baseline and backend are said beside the seed's own names: the seed
+    knew NVFP4 on cuBLASLt only. Raises NothingMatched for a run that tried no config.
+    """
+    run = run_that_tried(connection, run, measured=True)
     row = find_run(connection, run)
     results = run_results(connection, run)
     boundary = connection.execute(
@@ -47,7 +53,10 @@ def seed_document(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
             "logical_mnk": [boundary["m"], boundary["n"], boundary["k"]],
             "descriptor_mnk_after_padding": [boundary["m_padded"], boundary["n"], boundary["k"]],
             "no_bias": True,
+            "precision": boundary["precision"],
+            "fast_accumulation": bool(boundary["fast_accumulation"]),
         },
+        **_measured_with(connection, int(row["id"])),
         "baseline_kernel_metadata": json.loads(row["volatile"] or "{}").get("baseline"),
         "heuristics": _heuristics(connection, int(row["id"]), run),
         "explicit_split_k_checks": _explicit(connection, run),
@@ -60,6 +69,16 @@ def seed_document(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
         if row["mode"] in PROBES:
             document["candidate_probe"] = document["candidates"][0]
     return document
+
+
+def _measured_with(connection: sqlite3.Connection, run_id: int) -> dict[str, Any]:
+    """`baseline`, what arm A called, and `backend`; nothing where nothing was measured."""
+    row = connection.execute(
+        "SELECT r.baseline, v.backend FROM fc2_result r JOIN fc2_validity v ON v.id = r.validity_id"
+        " WHERE r.run_id = ? LIMIT 1",
+        (run_id,),
+    ).fetchone()
+    return {} if row is None else dict(row)
 
 
 def _environment(connection: sqlite3.Connection, run: sqlite3.Row) -> dict[str, Any]:
@@ -245,23 +264,36 @@ C_NAMES = {
 C_TYPES = {"bf16": "CUDA_R_16BF", "fp8_e4m3": "CUDA_R_8F_E4M3", "nvfp4": "CUDA_R_4F_E2M1"}
 
 
-def c_snippet(row: Mapping[str, Any]) -> str:
-    """C code that builds a stored config with cublasLt; check it before it runs."""
+C_HEADER = "#include <cublasLt.h>\n#include <stdint.h>"
+
+
+def c_function(row: Mapping[str, Any]) -> str:
+    """A C function that builds a stored cuBLASLt config; the algo is to be checked before it runs.
+
+    Several in one file do not disturb each other: each is named after its result's number.
+    """
     config: AlgorithmConfig = parse_config(row["config"])
     operand = C_TYPES[row["precision"]]
+    fast = " with fast accumulation" if row["fast_accumulation"] else ""
     lines = [
-        f"// {row['m']}x{row['n']}x{row['k']} {row['precision']} on {row['gpu']}, "
+        f"// {row['m']}x{row['n']}x{row['k']} {row['precision']}{fast} on {row['gpu']}, "
         f"cuBLASLt {row['cublaslt']}: {(row['ratio'] - 1) * 100:+.1f} %, {row['verdict']}",
         f"// needs {row['required_workspace']} bytes of workspace; valid for that library only.",
-        "cublasLtMatmulAlgo_t algo;",
-        "cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F,",
-        f"                       {operand}, {operand}, CUDA_R_16BF, CUDA_R_16BF,",
-        f"                       {config.algorithm_id}, &algo);",
+        "// Call cublasLtMatmulAlgoCheck() on the algo before cublasLtMatmul().",
+        f"cublasStatus_t kclab_result_{row['result_id']}(",
+        "    cublasLtHandle_t handle, cublasLtMatmulAlgo_t *algo)",
+        "{",
+        "    cublasStatus_t status = cublasLtMatmulAlgoInit(",
+        "        handle, CUBLAS_COMPUTE_32F, CUDA_R_32F,",
+        f"        {operand}, {operand}, CUDA_R_16BF, CUDA_R_16BF,",
+        f"        {config.algorithm_id}, algo);",
     ]
     for name, (attribute, kind) in C_NAMES.items():
-        value = getattr(config, name)
         lines += [
-            f"{{ const {kind} v = {value}; cublasLtMatmulAlgoConfigSetAttribute(",
-            f"    &algo, CUBLASLT_ALGO_CONFIG_{attribute}, &v, sizeof v); }}",
+            "    if (status == CUBLAS_STATUS_SUCCESS) {",
+            f"        const {kind} v = {getattr(config, name)};",
+            "        status = cublasLtMatmulAlgoConfigSetAttribute(",
+            f"            algo, CUBLASLT_ALGO_CONFIG_{attribute}, &v, sizeof v);",
+            "    }",
         ]
-    return "\n".join([*lines, "// then cublasLtMatmulAlgoCheck(...) before cublasLtMatmul(...)"])
+    return "\n".join([*lines, "    return status;", "}"])

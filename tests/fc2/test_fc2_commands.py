@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -327,11 +328,72 @@ def test_export_in_the_seeds_shape_comes_back(fc2: Callable[..., Any], tmp_path:
     assert document["errors_and_unsupported"][-1]["feature"] == "Stream-K"
 
 
+@pytest.mark.parametrize(
+    ("numerics", "known"),
+    [
+        ((), ("bf16", 0)),
+        (("--dtype", "fp8_e4m3"), ("fp8_e4m3", 0)),
+        (("--dtype", "fp8_e4m3", "--fast-accumulation"), ("fp8_e4m3", 1)),
+    ],
+)
+def test_an_exported_run_comes_back_as_what_it_measured(
+    fc2: Callable[..., Any],
+    invoke: Cli,
+    store: Store,
+    tmp_path: Any,
+    numerics: tuple[str, ...],
+    known: tuple[str, int],
+) -> None:
+    fc2("sweep", *SHAPE, *numerics, "--until", "heuristics")
+    fc2("export", "--format", "seed", "--output", tmp_path / "seed.json")
+    other = Store.at(tmp_path / "other.db")
+    assert invoke("--db", other.database, "fc2", "import", tmp_path / "seed.json").code == 0
+    boundary = "SELECT precision, fast_accumulation, m, n, k FROM fc2_boundary"
+    assert rows(other, boundary) == rows(store, boundary) == [(*known, 10, 32, 96)]
+    arms = (
+        "SELECT DISTINCT r.baseline, v.backend FROM fc2_result r"
+        " JOIN fc2_validity v ON v.id = r.validity_id"
+    )
+    assert rows(other, arms) == rows(store, arms)
+
+
+def test_the_last_run_is_the_last_that_tried_configs(fc2: Callable[..., Any], store: Store) -> None:
+    assert fc2("candidates").code == fc2("export", "--format", "seed").code == 3
+    fc2("sweep", *SHAPE, "--until", "heuristics")
+    tried = fc2("candidates", "--format", "json").out
+    exported = fc2("export", "--format", "seed").out
+    fc2("capture", "--shape", "8x32x96", "--backend", "cublaslt")
+    assert fc2("candidates", "--format", "json").out == tried
+    assert fc2("export", "--format", "seed").out == exported
+    ((captured,),) = rows(store, "SELECT uuid FROM run WHERE mode = 'capture'")
+    named = fc2("candidates", captured)
+    assert named.code == 3 and "tried no config" in named.err
+
+
+def test_every_config_of_a_run_is_a_c_function_of_its_own(
+    fc2: Callable[..., Any], cuda_headers: Path, tmp_path: Path
+) -> None:
+    fc2("sweep", *SHAPE, "--until", "neighbours")
+    fc2("export", "last", "--format", "c", "--output", tmp_path / "algos.c")
+    flags = ("-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-isystem", str(cuda_headers))
+    built = subprocess.run(
+        ["g++", *flags, tmp_path / "algos.c"], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "algos.c").read_text().count("cublasStatus_t kclab_result_") > 1
+
+
+def test_the_cpu_backends_configs_are_no_c(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", "--shape", "10x32x96", "--backend", "cpu", "--until", "heuristics")
+    exported = fc2("export", "--format", "c")
+    assert exported.code == 3 and "cpu backend" in exported.err
+
+
 def test_export_as_c_sets_sixteen_bit_attributes(fc2: Callable[..., Any]) -> None:
     fc2("sweep", *SHAPE, "--until", "heuristics")
-    code = fc2("export", "--format", "c").out
-    assert "const uint16_t v = 2; cublasLtMatmulAlgoConfigSetAttribute" in code
-    assert "CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID" in code
+    code = " ".join(fc2("export", "--format", "c").out.split())
+    attribute = "cublasLtMatmulAlgoConfigSetAttribute( algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,"
+    assert f"const uint16_t v = 2; status = {attribute}" in code
 
 
 @pytest.mark.parametrize(
@@ -342,6 +404,7 @@ def test_export_as_c_sets_sixteen_bit_attributes(fc2: Callable[..., Any]) -> Non
         (("sweep", "--shape", "1x2", "--backend", "cpu"), 2),
         (("sweep", *SHAPE, "--budget", "soon"), 2),
         (("sweep", *SHAPE, "--until", "never"), 2),
+        (("sweep", *SHAPE, "--workspace-budgets", "-1"), 2),
         (("sweep", "--shape", "8x8x8", "--backend", "tpu"), 2),
         (("best", "--workspace", "32M"), 2),
         (("history", "1:2"), 2),

@@ -10,7 +10,7 @@ import pytest
 from kclab.cli.fc2_show import RESULT_COLUMNS, with_text
 from kclab.cli.output import Format, print_rows
 from kclab.fc2.explain import STAGES
-from kclab.fc2.export import c_snippet
+from kclab.fc2.export import c_function
 
 ROW = with_text(
     {
@@ -101,5 +101,5 @@ def test_stages_are_read_from_the_kernels_name() -> None:
 
 
 def test_c_code_names_the_operands_types() -> None:
-    code = " ".join(c_snippet({**ROW, "cublaslt": "130100"}).split())
-    assert "CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 66, &algo" in code
+    code = " ".join(c_function({**ROW, "cublaslt": "130100"}).split())
+    assert "CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 66, algo" in code
