@@ -9,8 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,59 +25,22 @@ from kclab.capture.mode import StepMode, hidden, out_of_sight, own_time, run_ker
 from kclab.capture.modules import ModuleNames
 from kclab.capture.naming import Definitions
 from kclab.capture.plan import CapturePlan
+from kclab.capture.recording import Recording
 from kclab.capture.roots import Roots
 from kclab.capture.threads import carry_steps
+from kclab.capture.wrapping import put_wrapper
 from kclab.core.catalog import Catalog
 from kclab.core.definition import Definition
 from kclab.core.errors import EnvironmentLacking
 
 Result = TypeVar("Result")
-MARK = "_kclab_wrapped"
-"""On a function that the tap put in another's place."""
-
-
-class Recorder(Protocol):
-    """What the tap needs of `kclab.capture.recorder`."""
-
-    def wants(
-        self,
-        definition: str,
-        *,
-        request_id: str,
-        step: int,
-        variant: str | None,
-        module_path: str | None,
-        axes: Mapping[str, int],
-    ) -> bool:
-        """Whether a call is to be captured."""
-
-    def begin(self, call: Call) -> Pending | None:
-        """Copy the inputs."""
-
-    def finish(self, pending: Pending, outputs: Mapping[str, Tensor]) -> None:
-        """Copy the outputs and hand over."""
-
-    def abandon(self, pending: Pending) -> None:
-        """Forget a call that raised."""
-
-    def count(self, what: str, outcome: str, n: int = 1) -> None:
-        """Count calls that are not captured."""
-
-    def step(self) -> AbstractContextManager[None]:
-        """A selected step runs inside."""
-
-    def spent(self, copying_us: int, watching_us: int) -> None:
-        """Count what a step cost the engine's thread."""
-
-    def failed(self, what: str, error: Exception) -> None:
-        """Count a capture error and keep its first message; raises it under `strict`."""
 
 
 class Tap:
     """One process's armed capture."""
 
     def __init__(
-        self, plan: CapturePlan, recorder: Recorder, adapters: Sequence[Adapter], catalog: Catalog
+        self, plan: CapturePlan, recorder: Recording, adapters: Sequence[Adapter], catalog: Catalog
     ):
         self.plan = plan
         self.recorder = recorder
@@ -143,21 +106,9 @@ class Tap:
 
         Raises EnvironmentLacking naming the target where this release has none.
         """
-        original = getattr(owner, name, None)
-        if original is None:
-            raise EnvironmentLacking(
-                f"{getattr(owner, '__qualname__', owner.__name__)}.{name} is not in this release, "
-                "and capture needs to wrap it."
-            )
-        if getattr(original, MARK, False):
-            return
-        wrapper = make(original)
-        setattr(wrapper, MARK, True)
-        held = vars(owner).get(name)
-        setattr(owner, name, staticmethod(wrapper) if isinstance(held, staticmethod) else wrapper)
-        self._undo.append(
-            lambda: delattr(owner, name) if held is None else setattr(owner, name, held)
-        )
+        undo = put_wrapper(owner, name, make)
+        if undo is not None:
+            self._undo.append(undo)
 
     def when_imported(self, module: str, then: Callable[[Any], None]) -> None:
         """Call `then(module)` once the program has imported it; its errors are the capture's.
