@@ -13,8 +13,9 @@ from benchmarks.engines import IMAGES, LANGUAGE, PROGRAM, Served, Servers, both_
 from benchmarks.measure import BASELINE, KCLAB, Result, paired
 from kclab.capture.control import ControlFolder
 from kclab.capture.coverage import STORING, WATCHING, own_time_us
+from kclab.capture.options import CaptureOptions
 from kclab.capture.orders import Orders
-from kclab.capture.service import CaptureOptions, make_plan
+from kclab.capture.service import make_plan
 from kclab.capture.settle import settle
 from kclab.core.stats import Sample, median
 from kclab.core.times import now_us

@@ -12,7 +12,7 @@ import typer
 from kclab.cli.options import size_option
 
 if TYPE_CHECKING:
-    from kclab.capture.service import CaptureOptions
+    from kclab.capture.options import CaptureOptions
 
 SCOPE = "What to capture"
 NOTES = "What receipts and the run say"
@@ -153,7 +153,7 @@ class Scope:
 
     def options(self, notes: Notes) -> CaptureOptions:
         """The same, as the capture service takes it; no adapter is none, left to the caller."""
-        from kclab.capture.service import CaptureOptions, parse_facts, parse_steps
+        from kclab.capture.options import CaptureOptions, parse_facts, parse_steps
 
         return CaptureOptions(
             adapters=tuple(self.adapter or ()),

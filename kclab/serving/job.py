@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kclab.capture.service import CaptureOptions, check_options
+from kclab.capture.options import CaptureOptions, check_options
 from kclab.core.environment import package_version
 from kclab.core.errors import BadUsage
 from kclab.serving.cases import Case, choose_cases

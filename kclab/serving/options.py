@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kclab.capture.service import CaptureOptions
+from kclab.capture.options import CaptureOptions
 
 ENGINES = ("sglang",)
 

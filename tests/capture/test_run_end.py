@@ -10,7 +10,7 @@ import pytest
 from kclab.capture.control import ControlFolder, process_key
 from kclab.capture.coverage import Coverage, DefinitionCoverage, run_coverage, uncaptured
 from kclab.capture.entries import CountEntry, WorkerEntry, write_entries
-from kclab.capture.service import CaptureOptions, check_options, parse_facts, parse_steps
+from kclab.capture.options import CaptureOptions, check_options, parse_facts, parse_steps
 from kclab.capture.settle import WorkerEnd, settle
 from kclab.core.errors import BadUsage
 from kclab.db.connection import writing

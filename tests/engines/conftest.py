@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kclab.capture.service import CaptureOptions
+from kclab.capture.options import CaptureOptions
 from kclab.db.store import Store
 from kclab.serving import ServeOptions, ServeSummary, capture_serve
 from tests.serving.conftest import free_port

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kclab.capture.service import CaptureOptions
+from kclab.capture.options import CaptureOptions
 from kclab.core.errors import EngineFailed
 from kclab.db.check import check
 from kclab.db.store import Store
