@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kclab.capture.call import Call
 from kclab.capture.entries import CaptureEntry
 from kclab.capture.plan import CapturePlan
 from kclab.capture.receipt import (
@@ -87,30 +88,21 @@ def _capture_row(
     descriptors = _input_descriptors(pending.inputs, digests)
     uuid = capture_uuid(call.definition.name, descriptors, provenance)
     outputs = [(name, digests[name]) for name in call.definition.outputs]
-    site = site_key(
-        call.definition.name,
-        module_path=call.module_path,
-        operation=call.operation,
-        step=call.step,
-        variant=call.variant,
-        axes=axes,
-        rank=rank,
-    )
+    stated = {
+        "definition": call.definition.name,
+        "uuid": uuid,
+        "axes": axes,
+        "inputs": descriptors,
+        "expected_output": _expected(outputs),
+        "strides": {**pending.strides, **record.output_strides},
+        "stall_us": pending.stall_us,
+    }
     return CaptureRow(
         uuid=uuid,
         operation=call.operation,
-        site=site,
+        site=_site(call, axes, rank),
         captured_us=pending.captured_us,
-        receipt={
-            **provenance,
-            "definition": call.definition.name,
-            "uuid": uuid,
-            "axes": axes,
-            "inputs": descriptors,
-            "expected_output": _expected(outputs),
-            "strides": {**pending.strides, **record.output_strides},
-            "stall_us": pending.stall_us,
-        },
+        receipt=provenance | stated,
         outputs=outputs,
         request_id=call.request_id,
         module_path=call.module_path,
@@ -120,6 +112,18 @@ def _capture_row(
         rank=rank,
         device=pending.device,
         stall_us=pending.stall_us,
+    )
+
+
+def _site(call: Call, axes: Mapping[str, int], rank: int | None) -> str:
+    return site_key(
+        call.definition.name,
+        module_path=call.module_path,
+        operation=call.operation,
+        step=call.step,
+        variant=call.variant,
+        axes=axes,
+        rank=rank,
     )
 
 

@@ -44,7 +44,7 @@ def see_attention(
     operation: str = OPERATION,
 ) -> Seen:
     """One attention call; the arguments are those of the torch function."""
-    refused = _refusal(query, key, value, dropout_p)
+    refused = _refusal(query, key, value, attn_mask, dropout_p)
     if refused:
         return Uncaptured(NAME, refused)
     q, k, v = (_four(t) for t in (query, key, value))
@@ -56,11 +56,7 @@ def see_attention(
         "is_causal": bool(is_causal),
         "scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
     }
-    mask = "none"
     if attn_mask is not None:
-        mask = "bool" if attn_mask.dtype == torch.bool else "float"
-        if mask == "float" and attn_mask.dtype != q.dtype:
-            return Uncaptured(NAME, "mask of another dtype")
         inputs["mask"] = _four(attn_mask)
     return Sighting(
         family="sdpa",
@@ -70,7 +66,7 @@ def see_attention(
             "kv": k.shape[HEADS],
             "dv": v.shape[-1],
             "dtype": TAGS[q.dtype],
-            "mask": mask,
+            "mask": _mask_kind(attn_mask),
         },
         inputs=inputs,
         outputs=lambda result: {"O": _four(_first(result).reshape(shape))},
@@ -79,7 +75,15 @@ def see_attention(
     )
 
 
-def _refusal(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> str | None:
+def _mask_kind(mask: Tensor | None) -> str:
+    if mask is None:
+        return "none"
+    return "bool" if mask.dtype == torch.bool else "float"
+
+
+def _refusal(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float
+) -> str | None:
     tensors = (query, key, value)
     if any(t.is_nested for t in tensors):
         return "nested tensors"
@@ -89,6 +93,8 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> str
         return "dropout"
     if min(t.dim() for t in tensors) < 2 or len({t.shape[:HEADS] for t in tensors}) > 1:
         return "broadcast batches"
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+        return "mask of another dtype"
     return None
 
 
