@@ -26,7 +26,7 @@ from torch import Tensor
 
 from kclab.capture.adapters import Handler, Sighting, Uncaptured, sglang_qwen_image
 from kclab.capture.adapters.torch_gemm import GEMM_HANDLERS, TAGS
-from kclab.core.errors import EnvironmentLacking
+from kclab.capture.adapters.watching import remembered, target
 
 if TYPE_CHECKING:
     from kclab.capture.call import Pending
@@ -172,37 +172,14 @@ class QwenImageAdapter:
 
 def instrument(module: Any, tap: Tap) -> None:
     """Wrap one release's functions; EnvironmentLacking names one that it lacks."""
-    model = _class(module, MODEL)
-    processors = [_class(module, name) for name in PROCESSORS]
+    model = target(module, MODEL)
+    processors = [target(module, name) for name in PROCESSORS]
     tap.wrap(model, "build_token_metadata", _watched_metadata)
-    tap.wrap(model, "forward", _watched_forward)
+    tap.wrap(model, "forward", lambda method: remembered(method, _FORWARD, Forward))
     tap.wrap(module, "_qwenimage21_prepare_qkv", _watched_projection)
     tap.wrap(module, "dispatch_attention_fn", _watched_attention)
     for processor in processors:
         tap.wrap(processor, "__call__", lambda method: _watched_processor(method, tap))
-
-
-def _class(module: Any, name: str) -> Any:
-    found = getattr(module, name, None)
-    if found is None:
-        raise EnvironmentLacking(
-            f"{module.__name__}.{name} is not in this release, and capture needs to wrap it."
-        )
-    return found
-
-
-def _watched_forward(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return method(self, *args, **kwargs)
-        token = _FORWARD.set(Forward(self))
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            _FORWARD.reset(token)
-
-    return forward
 
 
 def _watched_metadata(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from kclab.capture.adapters.sglang_qwen_sample import ATTENTION, FAMILY, Sample
-from kclab.capture.adapters.watching import bound, is_graph_capture, target
+from kclab.capture.adapters.watching import bound, is_graph_capture, remembered, target
 from kclab.core.errors import EnvironmentLacking
 
 if TYPE_CHECKING:
@@ -59,27 +59,14 @@ def instrument(module: Any, tap: Tap) -> None:
     """Wrap one release's methods; EnvironmentLacking names one that it lacks."""
     attention = target(module, ATTENTION)
     local, usp = target(module, "LocalAttention"), target(module, "USPAttention")
-    tap.wrap(target(module, MODEL), "forward", _watched_forward)
+    model = target(module, MODEL)
+    tap.wrap(model, "forward", lambda method: remembered(method, _FORWARD, Forward))
     tap.wrap(attention, "attend_sample", lambda method: _watched_sample(method, tap, module))
     tap.wrap(local, "forward", _watched_segment)
     tap.wrap(usp, "forward", _watched_joint)
     tap.wrap(usp, "forward_with_replicated_kv_prefix", _watched_parts)
     if hasattr(attention, PADDED):
         tap.wrap(attention, PADDED, _watched_padded)
-
-
-def _watched_forward(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return method(self, *args, **kwargs)
-        token = _FORWARD.set(Forward(self))
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            _FORWARD.reset(token)
-
-    return forward
 
 
 def _watched_sample(method: Callable[..., Any], tap: Tap, module: Any) -> Callable[..., Any]:

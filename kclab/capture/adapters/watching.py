@@ -1,10 +1,11 @@
-"""What adapters of serving engines share: finding a target, and wrapping it."""
+"""What adapters share: finding a target, and wrapping it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -72,6 +73,24 @@ def _watched(
             raise
         tap.finish(pending, lambda: seen.outputs(result))
         return result
+
+    return call
+
+
+def remembered(
+    method: Callable[..., Any], place: ContextVar[Any], make: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """`method`, with `make(self)` in `place` while it runs."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return method(self, *args, **kwargs)
+        token = place.set(make(self))
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            place.reset(token)
 
     return call
 
