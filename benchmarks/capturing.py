@@ -76,8 +76,7 @@ def throughput(scratch: Path, count: int, pairs: int) -> Result:
         write_definition(root, body)
         writer = Writer(root, {body["name"]: body})
         for step, (inputs, output, rows) in enumerate(calls):
-            provenance = {"request_id": "benchmark", "step": step, "operation": "linear"}
-            writer.write(body["name"], inputs, output, {"M": rows}, provenance)
+            writer.write(body["name"], inputs, output, {"M": rows}, _provenance(step))
 
     def ours() -> None:
         with recording(scratch / "kclab") as recorder:
@@ -98,6 +97,10 @@ def throughput(scratch: Path, count: int, pairs: int) -> Result:
     )
 
 
+def _provenance(step: int) -> dict[str, Any]:
+    return {"request_id": "benchmark", "step": step, "operation": "linear"}
+
+
 def stall(scratch: Path, pairs: int) -> Result:
     """What one captured call costs the engine's thread, its 64 MiB weight seen before."""
     import torch
@@ -112,19 +115,19 @@ def stall(scratch: Path, pairs: int) -> Result:
     writer = Writer(scratch / "root", {body["name"]: body})
     steps = iter(range(10 * pairs + 10))
 
+    def next_call() -> tuple[int, dict[str, Any]]:
+        step = next(steps)
+        return step, {"A": activations[step % len(activations)], "W": weight}
+
+    def plain() -> float:
+        step, inputs = next_call()
+        where = _provenance(step)
+        return seconds(lambda: writer.write(body["name"], inputs, output, {"M": 16}, where))
+
     with recording(scratch / "kclab") as recorder:
 
-        def plain() -> float:
-            step = next(steps)
-            inputs = {"A": activations[step % len(activations)], "W": weight}
-            provenance = {"request_id": "benchmark", "step": step, "operation": "linear"}
-            return seconds(
-                lambda: writer.write(body["name"], inputs, output, {"M": 16}, provenance)
-            )
-
         def ours() -> float:
-            step = next(steps)
-            inputs = {"A": activations[step % len(activations)], "W": weight}
+            step, inputs = next_call()
             taken = seconds(lambda: record(recorder, what, inputs, output, step))
             recorder.drain(DRAIN_SECONDS)
             return taken

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.fc2_exhaustive import Forget
 from kclab.core.stats import compare_arms
 from kclab.fc2.backends import Refused, load_backend
 from kclab.fc2.bench import Bench
@@ -27,7 +28,6 @@ from kclab.fc2.operands import Operands
 from kclab.fc2.problem import BASELINE_WORKSPACE, Precision, Problem, parse_shape
 from kclab.fc2.search import Event, Options, Search
 from kclab.fc2.search.finals import Result
-from kclab.fc2.search.pool import Entry
 
 FIELDS = (
     "id",
@@ -41,19 +41,6 @@ FIELDS = (
     "cluster_shape_id",
 )
 """nvmath's names of the nine numbers, in kclab's order."""
-
-
-class Forget:
-    """A sink that keeps nothing: this is a race, not a record."""
-
-    def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
-        """Ignored."""
-
-    def entries(self, entries: Sequence[Entry]) -> None:
-        """Ignored."""
-
-    def results(self, results: Sequence[Result]) -> None:
-        """Ignored."""
 
 
 def main() -> None:

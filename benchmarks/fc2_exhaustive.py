@@ -68,7 +68,7 @@ class Searched:
 
 
 class Forget:
-    """A sink that keeps nothing: this compares searches, a sweep keeps the record."""
+    """A sink that keeps nothing: benchmarks compare searches, a sweep keeps the record."""
 
     def enumerated(self, budget: int, requested: int, returned: int, error: str | None) -> None:
         """Ignored."""

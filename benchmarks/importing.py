@@ -66,21 +66,9 @@ def large_imports(scratch: Path, count: int, mebibytes: int, pairs: int) -> list
     files = sorted((root / "blob").rglob("*.safetensors"))
     fresh = _fresh(scratch)
 
-    def hashing() -> float:
-        return seconds(lambda: hash_all(files))
-
     def copying() -> float:
         target = next(fresh)
-
-        def work() -> None:
-            copies = [Path(shutil.copyfile(file, target / file.name)) for file in files]
-            hash_all(copies)
-            descriptor = os.open(target, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-            os.sync()
-
-        return _then_remove(target, work)
+        return _then_remove(target, lambda: _copy_and_hash(files, target))
 
     def ours(link: bool) -> float:
         target = next(fresh)
@@ -94,7 +82,7 @@ def large_imports(scratch: Path, count: int, mebibytes: int, pairs: int) -> list
         f"import {size}, linked",
         "sha256 on all cores",
         "≥ 0.8",
-        hashing,
+        lambda: seconds(lambda: hash_all(files)),
         lambda: ours(link=True),
         pairs=pairs,
     )
@@ -108,6 +96,15 @@ def large_imports(scratch: Path, count: int, mebibytes: int, pairs: int) -> list
     )
     shutil.rmtree(scratch)
     return [linked, copied]
+
+
+def _copy_and_hash(files: list[Path], target: Path) -> None:
+    """Copy, hash what was copied, and wait for the disk."""
+    hash_all([Path(shutil.copyfile(file, target / file.name)) for file in files])
+    descriptor = os.open(target, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.sync()
 
 
 def hash_all(files: list[Path]) -> None:

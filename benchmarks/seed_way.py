@@ -74,37 +74,39 @@ class Writer:
                 stream.write(json.dumps(row, sort_keys=True) + "\n")
 
 
+class References:
+    """The definitions beside a root, each reference compiled when it is first met."""
+
+    def __init__(self, root: Path):
+        paths = (root.parent / "definitions").rglob("*.json")
+        self._sources = {
+            b["name"]: b["reference"] for p in paths for b in [json.loads(p.read_text())]
+        }
+        self._runtimes: Row = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._runtimes:
+            namespace: Row = {}
+            exec(compile(self._sources[name], name, "exec"), namespace)
+            self._runtimes[name] = namespace["run"]
+        return self._runtimes[name]
+
+
 def replay(root: Path) -> Row:
     """Run every workload through its reference; the report is saved after each case."""
     import torch
-    from safetensors.torch import load_file
 
-    definitions = {
-        body["name"]: body
-        for path in (root.parent / "definitions").rglob("*.json")
-        for body in [json.loads(path.read_text())]
-    }
+    references = References(root)
     receipts = {row["uuid"]: row for row in read_rows(root / "results/captures.jsonl")}
     report: Row = {"torch": torch.__version__, "device": "cpu", "tolerances": {}, "cases": []}
-    runtimes: Row = {}
-
-    def load(descriptor: Row) -> Any:
-        if descriptor["type"] == "scalar":
-            return descriptor["value"]
-        return load_file(str(root / descriptor["path"]))[descriptor["tensor_key"]]
-
     for path in sorted((root / "workloads").rglob("*.jsonl")):
         for row in read_rows(path):
             started = time.monotonic()
             name, workload = row["definition"], row["workload"]
-            if name not in runtimes:
-                namespace: Row = {}
-                exec(compile(definitions[name]["reference"], name, "exec"), namespace)
-                runtimes[name] = namespace["run"]
-            inputs = {key: load(value) for key, value in workload["inputs"].items()}
+            inputs = {key: _load(root, value) for key, value in workload["inputs"].items()}
             with torch.inference_mode():
-                actual = runtimes[name](**inputs)
-            expected = load(receipts[workload["uuid"]]["expected_output"])
+                actual = references[name](**inputs)
+            expected = _load(root, receipts[workload["uuid"]]["expected_output"])
             torch.testing.assert_close(actual, expected, rtol=0.016, atol=0.005)
             error = (actual.float() - expected.float()).abs().max().item()
             report["cases"].append(
@@ -120,6 +122,14 @@ def replay(root: Path) -> Row:
             (root / "results/replay.json").write_text(json.dumps(report, indent=2) + "\n")
             print("REPLAY passed", name, workload["axes"], flush=True)
     return report
+
+
+def _load(root: Path, descriptor: Row) -> Any:
+    from safetensors.torch import load_file
+
+    if descriptor["type"] == "scalar":
+        return descriptor["value"]
+    return load_file(str(root / descriptor["path"]))[descriptor["tensor_key"]]
 
 
 def import_capture(source: Path, destination: Path) -> int:
