@@ -145,8 +145,7 @@ def worker_class() -> type:
                 problem = f"{problem} {sys.executable}"
                 return {"host": socket.gethostname(), "pid": os.getpid(), "problem": problem}
             self.inner = found(*self.how)
-            greeting: dict[str, Any] = self.inner.greet()
-            return greeting
+            return dict(self.inner.greet())
 
         def work(self, *given: Any, blobs: Any) -> dict[str, Any]:
             import ray
@@ -155,8 +154,7 @@ def worker_class() -> type:
                 path: ray.get(blob) if isinstance(blob, ray.ObjectRef) else blob
                 for path, blob in blobs.items()
             }
-            answer: dict[str, Any] = self.inner.work(*given, files)
-            return answer
+            return dict(self.inner.work(*given, files))
 
         def close(self) -> None:
             if hasattr(self, "inner"):
