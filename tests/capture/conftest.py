@@ -121,3 +121,35 @@ def tapped(tmp_path: Path) -> Iterator[Tapped]:
         tap.disarm()
     context.set_request_source(None)
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def current_tap() -> Tap:
+    """The tap that `tapped` armed last."""
+    tap = context._Process.watcher
+    assert isinstance(tap, Tap)
+    return tap
+
+
+def armed_with_root(tapped: Tapped, adapter: Any, module: Any) -> MemoryRecorder:
+    """The recorder of an adapter on a stand-in of its module, whose MODEL's calls are the steps."""
+    recorder = tapped(adapters=(), root=adapter.MODEL)
+    tap = current_tap()
+    adapter.instrument(module, tap)
+    assert tap.roots is not None
+    tap.roots.consider(getattr(module, adapter.MODEL))
+    return recorder
+
+
+def only(recorder: MemoryRecorder, prefix: str) -> Captured:
+    """The one capture whose definition's name begins so."""
+    assert recorder.errors == []
+    (captured,) = [c for c in recorder.captures if c.name.startswith(prefix)]
+    return captured
+
+
+def replayed(captured: Captured) -> Tensor:
+    """What the definition's reference makes of the captured inputs."""
+    namespace: dict[str, Any] = {}
+    exec(captured.call.definition.reference, namespace)
+    result: Tensor = namespace["run"](**captured.inputs)
+    return result

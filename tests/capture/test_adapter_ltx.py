@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from kclab import capture
-from kclab.capture import context
 from kclab.capture.adapters import ltx as adapter
-from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
 
-from .conftest import MemoryRecorder, Tapped
+from .conftest import MemoryRecorder, Tapped, armed_with_root
 from .test_adapter_qwen_next import assert_replays
 
 HEADS, SIZE, TOKENS = 2, 4, 3
@@ -96,13 +94,7 @@ def engine() -> Any:
 
 
 def armed(tapped: Tapped, module: Any) -> MemoryRecorder:
-    recorder = tapped(adapters=(), root=adapter.MODEL)
-    tap = context._Process.watcher
-    assert isinstance(tap, Tap)
-    adapter.instrument(module, tap)
-    assert tap.roots is not None
-    tap.roots.consider(module.LTX2VideoTransformer3DModel)
-    return recorder
+    return armed_with_root(tapped, adapter, module)
 
 
 def run(module: Any, gated: bool = True, **more: Any) -> None:

@@ -17,9 +17,9 @@ from kclab.core.families.family import read_reference
 from kclab.fc2.operands import synthetic
 from kclab.fc2.problem import Precision, Problem
 
-from .conftest import MemoryRecorder, Tapped
+from .conftest import MemoryRecorder, Tapped, current_tap
 from .test_adapter_qwen_next import armed as armed_one
-from .test_adapter_qwen_next import assert_replays, current_tap, noise
+from .test_adapter_qwen_next import assert_replays, noise
 
 ROWS, N, K = 21, 32, 96
 

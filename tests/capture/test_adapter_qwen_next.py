@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from kclab import capture
-from kclab.capture import context
 from kclab.capture.adapters import qwen_next as adapter
-from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
 from kclab.core.families.family import read_reference
 
-from .conftest import Captured, MemoryRecorder, Tapped
+from .conftest import Captured, MemoryRecorder, Tapped, current_tap
 
 QK, V, D = 2, 4, 8
 SLOTS = torch.tensor([3, 1])
@@ -81,12 +79,6 @@ def armed(tapped: Tapped, instrument: Any, module: Any) -> MemoryRecorder:
     recorder = tapped(adapters=())
     instrument(module, current_tap())
     return recorder
-
-
-def current_tap() -> Tap:
-    tap = context._Process.watcher
-    assert isinstance(tap, Tap)
-    return tap
 
 
 def pool() -> Tensor:

@@ -16,7 +16,7 @@ from kclab.capture.adapters import sglang_qwen_image as adapter
 from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
 
-from .conftest import Captured, MemoryRecorder, Tapped
+from .conftest import MemoryRecorder, Tapped, armed_with_root, replayed
 
 HEADS, SIZE, TARGET = 2, 8, 5
 SEGMENTS = ((0, 3, False), (3, 7, True), (7, 9, False))
@@ -148,13 +148,7 @@ def samples(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def armed(tapped: Tapped, module: Any) -> MemoryRecorder:
-    recorder = tapped(adapters=(), root=adapter.MODEL)
-    tap = context._Process.watcher
-    assert isinstance(tap, Tap)
-    adapter.instrument(module, tap)
-    assert tap.roots is not None
-    tap.roots.consider(module.QwenImage21Transformer2DModel)
-    return recorder
+    return armed_with_root(tapped, adapter, module)
 
 
 def run(module: Any, count: int = 1, steps: int = 2, packed: bool = False, **more: Any) -> Any:
@@ -165,13 +159,6 @@ def run(module: Any, count: int = 1, steps: int = 2, packed: bool = False, **mor
     given = samples(count)
     with capture.request("r"), torch.no_grad():
         return [model(given, caches, **more) for _ in range(steps)]
-
-
-def replayed(captured: Captured) -> Tensor:
-    namespace: dict[str, Any] = {}
-    exec(captured.call.definition.reference, namespace)
-    result: Tensor = namespace["run"](**captured.inputs)
-    return result
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["parts", "joined"])

@@ -18,7 +18,7 @@ from kclab.capture.control import ControlFolder
 from kclab.capture.tap import Tap
 from kclab.core.errors import EnvironmentLacking
 
-from .conftest import Captured, MemoryRecorder, Tapped
+from .conftest import Captured, MemoryRecorder, Tapped, replayed
 
 transformer_module = pytest.importorskip(qwen_image.MODULE)
 
@@ -76,13 +76,6 @@ def inputs(image: bool, padded: int) -> dict[str, Any]:
 def attention_of(recorder: MemoryRecorder) -> list[Captured]:
     assert recorder.errors == []
     return [c for c in recorder.captures if c.name.startswith(qwen_image.FAMILY)]
-
-
-def replayed(captured: Captured) -> Tensor:
-    namespace: dict[str, Any] = {}
-    exec(captured.call.definition.reference, namespace)
-    result: Tensor = namespace["run"](**captured.inputs)
-    return result
 
 
 def run(model: Any, arguments: dict[str, Any], cached: bool, steps: int = 3) -> list[Tensor]:

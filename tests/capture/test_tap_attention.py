@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as early
 
-from .conftest import Captured, MemoryRecorder, Tapped
+from .conftest import Tapped, only, replayed
 
 Q = torch.randn(2, 4, 3, 8)
 KV = torch.randn(2, 2, 2, 5, 8)
@@ -22,19 +22,6 @@ each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name_
 def attend(**extra: Any) -> Tensor:
     k, v = KV.repeat_interleave(2, dim=2)
     return functional.scaled_dot_product_attention(Q, k, v, **extra)
-
-
-def only(recorder: MemoryRecorder) -> Captured:
-    assert recorder.errors == []
-    (captured,) = [c for c in recorder.captures if c.name.startswith("sdpa")]
-    return captured
-
-
-def replayed(captured: Captured) -> Tensor:
-    namespace: dict[str, Any] = {}
-    exec(captured.call.definition.reference, namespace)
-    result: Tensor = namespace["run"](**captured.inputs)
-    return result
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -54,7 +41,7 @@ def test_attention_is_captured_whole(tapped: Tapped, mode: type, math: bool, kin
     backends = [SDPBackend.MATH] if math else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
     with mode(), sdpa_kernel(backends):
         result = attend(**CALLS[kind])
-    captured = only(recorder)
+    captured = only(recorder, "sdpa")
     mask = {"bool mask": "_mask_bool", "float mask": "_mask_float"}.get(kind, "")
     assert captured.name == f"sdpa_fp32_h4_kv4_d8{mask}"
     assert recorder.names() == [captured.name] and not recorder.counts
@@ -67,7 +54,7 @@ def test_grouped_queries_keep_their_fewer_key_heads(tapped: Tapped, mode: type) 
     recorder = tapped()
     with mode():
         result = functional.scaled_dot_product_attention(Q, KV[0], KV[1], enable_gqa=True)
-    captured = only(recorder)
+    captured = only(recorder, "sdpa")
     assert captured.name == "sdpa_fp32_h4_kv2_d8"
     torch.testing.assert_close(replayed(captured), result)
 
@@ -77,7 +64,7 @@ def test_three_dimensions_are_a_batch_of_one(tapped: Tapped, mode: type) -> None
     recorder = tapped()
     with mode():
         result = functional.scaled_dot_product_attention(Q[0], Q[1], Q[1])
-    captured = only(recorder)
+    captured = only(recorder, "sdpa")
     assert captured.outputs["O"].shape == (1, 4, 3, 8)
     torch.testing.assert_close(captured.outputs["O"][0], result, rtol=0, atol=0)
     torch.testing.assert_close(replayed(captured)[0], result)
@@ -88,7 +75,7 @@ def test_autocast_captures_the_lowered_inputs(tapped: Tapped, mode: type) -> Non
     recorder = tapped()
     with mode(), torch.autocast("cpu", torch.bfloat16):
         result = attend()
-    captured = only(recorder)
+    captured = only(recorder, "sdpa")
     assert captured.name == "sdpa_bf16_h4_kv4_d8"
     torch.testing.assert_close(captured.outputs["O"], result, rtol=0, atol=0)
     torch.testing.assert_close(replayed(captured), result, rtol=2e-2, atol=2e-2)
@@ -100,7 +87,7 @@ def test_early_bound_function_is_seen_too(tapped: Tapped, mode: type, math: bool
     recorder = tapped()
     with mode(), sdpa_kernel([SDPBackend.MATH] if math else [SDPBackend.FLASH_ATTENTION]):
         result = early(Q, Q, Q)
-    torch.testing.assert_close(only(recorder).outputs["O"], result, rtol=0, atol=0)
+    torch.testing.assert_close(only(recorder, "sdpa").outputs["O"], result, rtol=0, atol=0)
 
 
 @each_mode
@@ -122,7 +109,7 @@ def test_gradients_flow_as_without_capture(tapped: Tapped) -> None:
     untouched = gradient()
     recorder = tapped()
     assert torch.equal(gradient(), untouched)
-    only(recorder)
+    only(recorder, "sdpa")
 
 
 def test_attention_of_a_training_multihead_attention_is_captured(tapped: Tapped) -> None:
@@ -130,7 +117,7 @@ def test_attention_of_a_training_multihead_attention_is_captured(tapped: Tapped)
     x = torch.randn(2, 3, 8)
     recorder = tapped()
     attention(x, x, x, need_weights=False)
-    assert only(recorder).name == "sdpa_fp32_h2_kv2_d4"
+    assert only(recorder, "sdpa").name == "sdpa_fp32_h2_kv2_d4"
 
 
 def test_watching_leaves_multihead_attentions_fast_path_on(tapped: Tapped) -> None:

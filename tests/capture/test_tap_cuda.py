@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .conftest import Captured, MemoryRecorder, Tapped
+from .conftest import Tapped, only, replayed
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
@@ -29,19 +27,6 @@ BACKENDS = [
 
 def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=dtype)
-
-
-def only(recorder: MemoryRecorder, prefix: str) -> Captured:
-    assert recorder.errors == []
-    (captured,) = [c for c in recorder.captures if c.name.startswith(prefix)]
-    return captured
-
-
-def replayed(captured: Captured) -> Tensor:
-    namespace: dict[str, Any] = {}
-    exec(captured.call.definition.reference, namespace)
-    result: Tensor = namespace["run"](**captured.inputs)
-    return result
 
 
 @each_mode
