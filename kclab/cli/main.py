@@ -15,6 +15,7 @@ import typer
 from kclab import __version__
 from kclab.cli.lazy import LazyGroup
 from kclab.core.errors import ExitCode, KclabError
+from kclab.core.memory import is_out_of_memory
 from kclab.core.ray_cluster import AUTO, is_address
 
 app = typer.Typer(
@@ -67,8 +68,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(int(ExitCode.UNREAD))
         raise
     except Exception as error:
-        # Everything else is a bug and shows its traceback, but for faults of files and disks.
+        # Everything else is a bug and shows its traceback, but for faults of files and disks, and
+        # sizes that this machine has no room for.
         _end_for_file(error, words)
+        if is_out_of_memory(error):
+            _end(f"out of memory: {str(error).partition(chr(10))[0]}", ExitCode.ENVIRONMENT)
         raise
 
 

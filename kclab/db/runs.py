@@ -21,6 +21,7 @@ from typing import Any
 from kclab.core.digest import canonical_json, text_sha256
 from kclab.core.environment import boot_id, environment_facts, process_started_us
 from kclab.core.errors import ExitCode, KclabError, NothingMatched
+from kclab.core.memory import is_out_of_memory
 from kclab.core.times import now_us, uuid7
 from kclab.core.urls import without_credentials
 from kclab.db.connection import connect_write, writing
@@ -212,7 +213,9 @@ def _heartbeat(database: Path, run_id: int, stop: threading.Event) -> None:
 def _close_failed(connection: sqlite3.Connection, active: ActiveRun, error: BaseException) -> None:
     """Record how the run ended; a fault in doing so must not hide the first one."""
     status, code = _outcome(error)
-    message = str(error) or type(error).__name__
+    message = str(error) or (
+        "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+    )
     active.summary = active.summary or (
         error.summary if isinstance(error, KclabError) else message.partition("\n")[0]
     )
@@ -242,6 +245,8 @@ def _outcome(error: BaseException) -> tuple[str, int]:
         return "empty", int(error.exit_code)
     if isinstance(error, KclabError):
         return "failed", int(error.exit_code)
+    if is_out_of_memory(error):
+        return "failed", int(ExitCode.ENVIRONMENT)
     return "error", 1
 
 

@@ -172,9 +172,11 @@ def held(device: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = lock.read().strip() or "another process"
+            gpu = ", or choose another GPU with CUDA_VISIBLE_DEVICES"
+            other = "" if device.startswith("CPU") else gpu
             raise EnvironmentLacking(
                 f"process {holder} is measuring on {device}; two at once would spoil both. "
-                "Wait for it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+                f"Wait for it{other}."
             ) from error
         lock.seek(0)
         lock.truncate()

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from kclab.core.definition import Definition
 from kclab.core.errors import BlobAbsent, KclabError
+from kclab.core.memory import is_out_of_memory
 from kclab.core.times import now_us
 from kclab.core.tolerance import OutputTolerance, tolerance_for
 from kclab.db.verdicts import OracleVerdict, OutputVerdict
 from kclab.replay.compare import PROVES_LITTLE, compare_output, unlike
 from kclab.replay.loading import TensorLoader
-from kclab.replay.references import Reference, ReferenceBroken, WrongOutputs, is_out_of_memory
+from kclab.replay.references import Reference, ReferenceBroken, WrongOutputs
 from kclab.replay.task import Outcome, StoredTensor, Task
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kclab.core.definition import Definition
 from kclab.core.errors import KclabError
+from kclab.core.memory import is_out_of_memory
 from kclab.core.units import counted
 
 
@@ -83,13 +84,6 @@ class _Guard:
             text += f" (line {lines[-1]} of the reference)"
         full = "".join(traceback.format_exception(kind, error, trace))
         raise ReferenceBroken(text, full, memory=memory) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on the host or on a GPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _name(error: BaseException) -> str:

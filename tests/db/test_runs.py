@@ -64,6 +64,7 @@ def test_a_run_may_say_how_it_ends(store: Store, status: str, code: int) -> None
         (NothingMatched("nothing matched"), "empty", 3, False),
         (EnvironmentLacking("no GPU"), "failed", 4, False),
         (KeyboardInterrupt(), "interrupted", 130, False),
+        (MemoryError(), "failed", 4, True),
         (ZeroDivisionError("bug"), "error", 1, True),
         (SystemExit(3), "error", 1, True),
     ],
@@ -80,6 +81,12 @@ def test_what_ends_a_run_closes_its_row_and_goes_on(
     (recorded,) = errors_of(store)
     assert recorded["kind"] == type(error).__name__
     assert bool(recorded["traceback"]) == traceback
+
+
+def test_an_interrupted_run_says_so_in_a_word(store: Store) -> None:
+    with pytest.raises(KeyboardInterrupt), run(store, "capture", {}):
+        raise KeyboardInterrupt
+    assert row_of(store)["summary"] == "interrupted"
 
 
 @pytest.mark.parametrize("error", [CheckFailed("one\ntwo"), ValueError("one\ntwo")])

@@ -418,6 +418,21 @@ def test_what_cannot_be_done_is_said_with_its_exit_code(
     assert ended.code == code and "Traceback" not in ended.err and ended.err
 
 
+def test_a_shape_without_room_is_a_sentence(fc2: Callable[..., Any], store: Store) -> None:
+    ended = fc2("capture", "--shape", "1000000x1000000x1000000", "--backend", "cpu")
+    assert ended.code == 4 and ended.err.startswith("kclab: out of memory: ")
+    assert rows(store, "SELECT status, exit_code FROM run") == [("failed", 4)]
+
+
+def test_a_busy_cpu_is_not_to_be_changed_for_another_gpu(fc2: Callable[..., Any]) -> None:
+    from kclab.fc2.backends import load_backend
+    from kclab.fc2.gpu import held
+
+    with held(load_backend("cpu").facts()["gpu"]):
+        ended = fc2("sweep", "--shape", "10x32x96", "--backend", "cpu")
+    assert ended.code == 4 and ended.err.strip().endswith("Wait for it.")
+
+
 def test_a_second_sweep_on_the_gpu_is_refused(fc2: Callable[..., Any]) -> None:
     from kclab.fc2.gpu import held
 
