@@ -22,29 +22,29 @@ def show_yes(value: int | None) -> str:
 
 COMPARE_COLUMNS = (
     Column("config"),
-    Column("scope"),
+    Column("scope", spare=1),
     Column("first_ratio", "gain before", show=show_gain, right=True),
     Column("second_ratio", "gain after", show=show_gain, right=True),
-    Column("first_ms", "ms before", show=show_ms, right=True),
-    Column("second_ms", "ms after", show=show_ms, right=True),
+    Column("first_ms", "ms before", show=show_ms, right=True, spare=4),
+    Column("second_ms", "ms after", show=show_ms, right=True, spare=4),
     Column("change", "faster by", show=show_gain, right=True),
-    Column("second_verdict", "verdict after"),
-    Column("same_kernel", "same kernel", show=show_yes),
+    Column("second_verdict", "verdict after", spare=2),
+    Column("same_kernel", "kernel", show=lambda same: "same" if same else "other", spare=3),
     Column("same_key", hidden=True),
     Column("workload", hidden=True),
 )
 
 VERIFY_COLUMNS = (
-    Column("result_id", "result", right=True),
+    Column("result_id", "result", right=True, spare=1),
     Column("config"),
     Column("holds", show=show_yes),
-    Column("accepted", show=show_yes),
-    Column("same_kernel", "same kernel", show=show_yes),
-    Column("same_bytes", "same bytes", show=show_yes),
-    Column("stored_gain", "gain stored", show=show_gain, right=True),
+    Column("accepted", show=show_yes, spare=4),
+    Column("same_kernel", "same kernel", show=show_yes, spare=3),
+    Column("same_bytes", "same bytes", show=show_yes, spare=2),
+    Column("stored_gain", "gain stored", show=show_gain, right=True, spare=5),
     Column("gain", "gain now", show=show_gain, right=True),
     Column("moved", show=lambda moved: "; ".join(moved) or "nothing", wide=True),
-    Column("reasons", show=lambda reasons: "; ".join(reasons), wide=True),
+    Column("reasons", show=lambda reasons: "; ".join(reasons), wide=True, sparse=True),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, with_text
+from kclab.cli.fc2_show import RESULT_COLUMNS, SCOPE, spared, with_text
 from kclab.cli.output import Column, Format, note, print_rows
 from kclab.cli.plots import sparkline
 from kclab.cli.run_compare import told_gain
@@ -23,15 +23,15 @@ BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 WHAT = (
     replace(BY_KEY["measured_us"], hidden=False),
     # A config may have been measured on several workloads.
-    replace(BY_KEY["workload"], spare=1),
-    replace(BY_KEY["shape"], spare=2),
-    replace(BY_KEY["numerics"], spare=3),
+    replace(BY_KEY["workload"], spare=2),
+    replace(BY_KEY["shape"], spare=3),
+    replace(BY_KEY["numerics"], spare=4),
     BY_KEY["ratio"],
 )
 SHOWN = {column.key for column in WHAT} | {"config"}
 REST = (
     replace(BY_KEY["config"], hidden=True),  # one asked for it by name
-    *(column for column in RESULT_COLUMNS if column.key not in SHOWN),
+    *spared([column for column in RESULT_COLUMNS if column.key not in SHOWN], parity=1),
 )
 BEFORE = Column("told_gain", "vs. before")
 TREND = (

@@ -9,10 +9,10 @@ import typer
 
 from kclab.cli.fc2_options import MIB, Dtype
 from kclab.cli.fc2_show import (
+    BEST_COLUMNS,
     CANDIDATE_COLUMNS,
-    RESULT_COLUMNS,
+    PARETO_COLUMNS,
     note_drift,
-    show_bytes,
     with_text,
 )
 from kclab.cli.options import (
@@ -22,7 +22,7 @@ from kclab.cli.options import (
     show_size,
     size_option,
 )
-from kclab.cli.output import Column, Format, FormatOption, note, print_fields, print_rows
+from kclab.cli.output import Format, FormatOption, note, print_fields, print_rows
 from kclab.cli.store import current_store
 from kclab.core.errors import NothingMatched
 
@@ -76,7 +76,7 @@ def best(
         )
     if not rows:
         raise NothingMatched("no measured config; run kclab fc2 sweep, or loosen the filters.")
-    print_rows([with_text(row) for row in rows], RESULT_COLUMNS, form)
+    print_rows([with_text(row) for row in rows], BEST_COLUMNS, form)
     note_drift(rows)
 
 
@@ -103,8 +103,7 @@ def pareto(
     if not rows:
         raise NothingMatched("no measured config; run kclab fc2 sweep, or loosen the filters.")
     rows.sort(key=lambda row: (row["workload"], row["budget"]))
-    columns = [Column("budget", show=show_bytes, right=True), *RESULT_COLUMNS]
-    print_rows([with_text(row) for row in rows], columns, form)
+    print_rows([with_text(row) for row in rows], PARETO_COLUMNS, form)
 
 
 def candidates(

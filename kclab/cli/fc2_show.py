@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kclab.cli.output import Column, note
@@ -95,6 +96,21 @@ RESULT_COLUMNS = (
     Column("result_id", "result", right=True, spare=7),
 )
 """A result of one config."""
+
+
+def spared(columns: Sequence[Column], **spare: int) -> tuple[Column, ...]:
+    """Columns of which some are left out earlier or later than usual, by their keys."""
+    return tuple(replace(column, spare=spare.get(column.key, column.spare)) for column in columns)
+
+
+BEST_COLUMNS = spared(RESULT_COLUMNS, gates=3, workload=4, b_ms=4)
+"""The same where results are chosen from: whether the gates passed outlives how it was measured."""
+
+PARETO_COLUMNS = (
+    Column("budget", show=show_bytes, right=True),
+    *spared(BEST_COLUMNS, parity=3),
+)
+"""Exact ones, but for `--any`, which JSON tells of as well."""
 
 SCOPE = Column("scope")
 

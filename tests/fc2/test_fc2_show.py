@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from kclab.cli.fc2_show import RESULT_COLUMNS, with_text
-from kclab.cli.output import Format, print_rows
+from kclab.cli.fc2_checks import COMPARE_COLUMNS, VERIFY_COLUMNS
+from kclab.cli.fc2_history import BEFORE, REST, TREND, WHAT
+from kclab.cli.fc2_show import BEST_COLUMNS, PARETO_COLUMNS, RESULT_COLUMNS, SCOPE, with_text
+from kclab.cli.output import Column, Format, print_rows
 from kclab.fc2.explain import STAGES
 from kclab.fc2.export import c_function
 
@@ -43,6 +45,26 @@ ROW = with_text(
 )
 
 
+WIDE = {
+    **ROW,
+    "shape": "4096x5376x5376",
+    "gates": "gated",
+    "parity": "exact",
+    "verdict": "FAST",
+    "scope": "producer+gemm",
+    "budget": 67_108_864,
+    "told_gain": "+10.5 % (+10.1 … +10.8)",
+    "trend": "SAME",
+    "first_ratio": 1.1,
+    "second_ratio": 1.1,
+    "change": 1.01,
+    "moved": ["driver: 580 here, 590 stored"],
+    "reasons": ["its bytes are no longer the baseline's"],
+    "measured_us": 1_700_000_000_000_000,
+    "gain": 1.1,
+}
+"""As on an H200, in every table that shows it."""
+
 EXACT = {**ROW, "exact": 1, "different": 0, "parity": "exact"}
 
 
@@ -58,6 +80,30 @@ def test_80_columns_keep_shape_config_gain_verdict_and_parity(
     head, _, row = lines(capsys, EXACT)
     assert head.split() == ["shape", "dtype", "config", "gain", "verdict", "parity"]
     assert len(row) <= 80 and row.split()[:2] == ["37810x5376x14336", "fp8+fast"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        (BEST_COLUMNS, {"shape", "config", "gain", "verdict", "parity", "gates"}),
+        (PARETO_COLUMNS, {"budget", "shape", "dtype", "config", "gain", "verdict"}),
+        ((*WHAT, SCOPE, BEFORE, *TREND, *REST), {"measured", "gain", "scope", "trend", "verdict"}),
+        (COMPARE_COLUMNS, {"config", "scope", "faster by"}),
+        (VERIFY_COLUMNS, {"config", "holds", "gain now", "moved"}),
+    ],
+)
+def test_what_results_are_chosen_by_fits_in_80_columns(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: tuple[Column, ...],
+    kept: set[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    row: dict[str, Any] = {**dict.fromkeys(column.key for column in columns), **WIDE}
+    print_rows([row], columns, Format.TABLE)
+    head, rule, row_line = capsys.readouterr().out.splitlines()
+    titles = {title.strip() for title in head.split("  ")}
+    assert kept <= titles and len(rule) <= 80 and len(row_line) <= 80
 
 
 def test_a_failed_parity_is_told_whole_however_narrow(
