@@ -219,6 +219,7 @@ def trajectory(
         )
     if report.steps < report.steps_in_all:
         note(f"{report.steps} of {report.steps_in_all} steps fit into {max_seconds}.")
+    note("each way ran once: the bytes are judged, the seconds are only told.")
     fields = {
         "config": report.config.text,
         "steps": report.steps,
