@@ -16,7 +16,7 @@ from kclab import __version__
 from kclab.cli.lazy import LazyGroup
 from kclab.core.errors import ExitCode, KclabError
 from kclab.core.memory import is_out_of_memory
-from kclab.core.ray_cluster import AUTO, is_address
+from kclab.core.ray_address import AUTO, is_address
 
 app = typer.Typer(
     cls=LazyGroup,

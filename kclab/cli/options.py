@@ -13,7 +13,7 @@ import typer
 
 from kclab.cli.output import note
 from kclab.core.errors import BadUsage
-from kclab.core.ray_cluster import parse_address
+from kclab.core.ray_address import parse_address
 from kclab.core.units import describe_size, parse_share, parse_size
 from kclab.core.when import describe_instant, parse_when
 from kclab.db.queries.selection import By

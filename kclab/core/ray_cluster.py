@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -20,12 +19,8 @@ from functools import cache
 from typing import Any
 
 from kclab.core.errors import BadUsage, EnvironmentLacking
+from kclab.core.ray_address import ADDRESS, AUTO, LOCAL
 
-AUTO = "auto"
-"""The cluster that runs here or that `RAY_ADDRESS` names; one of our own where there is none."""
-LOCAL = "local"
-"""Always one of our own."""
-ADDRESS = re.compile(r"(?P<client>ray://)?(?P<host>[\w.\-]+|\[[\da-fA-F:]+\]):(?P<port>\d{1,5})")
 ANSWER_SECONDS = 10.0
 """Ray itself asks an address for minutes where nobody is."""
 OWN = {
@@ -33,24 +28,6 @@ OWN = {
     # What keeps a cluster to 127.0.0.1; Ray named it after the systems where it is the default.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
-
-
-def is_address(text: str) -> bool:
-    """Whether a word stands for a cluster: `auto`, `local`, `HOST:PORT` or `ray://HOST:PORT`."""
-    return text in (AUTO, LOCAL) or ADDRESS.fullmatch(text) is not None
-
-
-def parse_address(text: str) -> str:
-    """The address, stripped. Raises BadUsage for what can be none, and for Ray's client."""
-    address = text.strip()
-    if not is_address(address):
-        raise BadUsage(f"--ray {text}: write the address as HOST:PORT, or auto, or local.")
-    if address.startswith("ray://"):
-        raise BadUsage(
-            f"--ray {text}: kclab does not go through Ray's client; run it on a node of the"
-            " cluster (`ray start --address=HOST:PORT` makes this machine one) and write HOST:PORT."
-        )
-    return address
 
 
 def load_ray() -> Any:
