@@ -200,7 +200,9 @@ def read_cases(file: Path) -> list[Case]:
     """The cases of a TOML file; raises BadUsage naming the file, the case and what is wrong."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("case", [])
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadUsage(f"--cases {file}: {error.strerror}.") from error
+    except ValueError as error:
         raise BadUsage(f"--cases {file}: {error}.") from error
     if not isinstance(tables, list) or not tables:
         raise BadUsage(f"--cases {file}: no [[case]] in it.")

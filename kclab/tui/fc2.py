@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from kclab.cli.fc2_memory import BUDGETS
-from kclab.cli.fc2_show import show_gain, with_text
+from kclab.cli.fc2_show import show_gain, show_numerics, with_text
 from kclab.cli.show import short, show_time
 from kclab.core.stats import Sample
 from kclab.core.units import format_bytes
@@ -43,7 +43,7 @@ RESULT_FIELDS = (
 )
 BEST_FIELDS = (
     Field("shape", "MxNxK", 15),
-    Field("numerics", "dtype", 8),
+    Field("numerics", "dtype", 8, show=show_numerics),
     Field("budget", "from", 6, show=format_bytes, right=True),
     *RESULT_FIELDS,
 )

@@ -107,6 +107,12 @@ def test_senseless_toml_is_refused_with_the_place(tmp_path: Path, text: str, mes
         read_cases(write(tmp_path, text))
 
 
+def test_a_file_of_cases_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage) as refused:
+        read_cases(tmp_path / "none.toml")
+    assert str(refused.value) == f"--cases {tmp_path / 'none.toml'}: No such file or directory."
+
+
 def test_image_payload_is_the_agreed_one() -> None:
     payload = payload_of(choose("square", outputs=4)[0], "Qwen-Image-2.1", 8)
     assert payload.pop("prompt")
