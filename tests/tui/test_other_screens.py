@@ -12,7 +12,7 @@ from kclab.db.queries.fc2_samples import best_steps, config_measurements
 from kclab.db.store import Store
 from kclab.tui import KclabApp
 from kclab.tui.bars import StatusLine
-from kclab.tui.fc2 import RivalsScreen
+from kclab.tui.fc2 import BEST_FIELDS, RivalsScreen
 from kclab.tui.history import HistoryScreen
 from kclab.tui.result import ResultScreen
 from kclab.tui.table import RowTable
@@ -20,6 +20,13 @@ from kclab.tui.verdict import VerdictScreen
 from tests.tui.driving import settled
 
 MIB = 1 << 20
+
+
+def test_fast_accumulation_is_told_within_its_column() -> None:
+    (field,) = [field for field in BEST_FIELDS if field.key == "numerics"]
+    assert field.show is not None
+    shown = [field.show(text) for text in ("bf16", "fp8_e4m3", "fp8_e4m3+fast", "nvfp4")]
+    assert len(set(shown)) == 4 and max(map(len, shown)) <= field.width
 
 
 def page(app: KclabApp) -> str:
