@@ -43,9 +43,7 @@ RESULT_FIELDS = (
 )
 BEST_FIELDS = (
     Field("shape", "MxNxK", 15),
-    Field(
-        "numerics", "dtype", 8, show=lambda text: text if len(text) <= 8 else show_numerics(text)
-    ),
+    Field("numerics", "dtype", 8, show=show_numerics),
     Field("budget", "from", 6, show=format_bytes, right=True),
     *RESULT_FIELDS,
 )
