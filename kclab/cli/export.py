@@ -14,7 +14,7 @@ from kclab.cli.options import DefinitionOption, RunOption, SinceOption, show_ran
 from kclab.cli.output import Format, note, print_fields
 from kclab.cli.store import current_store
 from kclab.core.errors import BadUsage
-from kclab.core.units import format_bytes
+from kclab.core.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from kclab.dataset.export_rows import Selection
@@ -101,6 +101,11 @@ def export_command(
         summary = _write(store, target, selection, how)
     for reason in summary.left_out:
         note(f"left out: {reason}")
+    if summary.unproven:
+        note(
+            f"{summary.unproven:,} of {counted(summary.captures, 'capture')} did not pass a replay;"
+            " kclab import refuses those. Run kclab replay, then export again"
+        )
     print_fields(_fields(summary, target), Format.TABLE)
 
 

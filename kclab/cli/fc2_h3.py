@@ -41,6 +41,7 @@ from kclab.core.errors import BadUsage
 if TYPE_CHECKING:
     from kclab.db.store import Store
     from kclab.fc2.gate_block import BlockResult, GateOptions
+    from kclab.fc2.h3_options import H3Options
     from kclab.fc2.parity import Parity
 
 BOUNDARY_COLUMNS = (
@@ -121,9 +122,16 @@ def _capture_model(store: Store, values: dict[str, Any], backend: str) -> list[i
     from kclab.fc2.h3_boundary import capture_h3
 
     options = make_h3_options(values)
+    _warn_of_size(options, backend)
     with shown_progress(lines=True) as progress:
         taken = capture_h3(store, options, backend, progress=progress, params=_params(values))
     return list(taken.boundary_ids.values())
+
+
+def _warn_of_size(options: H3Options, backend: str) -> None:
+    if backend == "cpu" and options.request.canonical:
+        tokens = options.request.layout.tokens
+        note(f"{tokens:,} tokens are a GPU's work and may take hours here; --tiny is for a CPU")
 
 
 def _boundaries(store: Store, ids: list[int]) -> list[dict[str, Any]]:
@@ -165,6 +173,7 @@ def block_gate(
     options = make_h3_options(context.params)
     measured = _gate_options(gated, warmup, rounds)
     store, name = current_store(context), gated.backend or default_backend()
+    _warn_of_size(options, name)
     with shown_progress(lines=True) as progress:
         report = gate(
             store, options, name, measured, progress=progress, params=_params(context.params)
@@ -207,6 +216,7 @@ def trajectory(
     options = make_h3_options({**context.params, "input_": None, "sampler_step": None})
     limit = float("inf") if max_seconds is None else parse_seconds(max_seconds)
     store, name = current_store(context), gated.backend or default_backend()
+    _warn_of_size(options, name)
     with shown_progress(lines=True) as progress:
         report = trajectory_gate(
             store,

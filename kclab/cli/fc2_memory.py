@@ -136,13 +136,15 @@ def history(
     code 1 where one regressed, 3 where none could be compared.
     """
     from kclab.cli.fc2_history import print_history
-    from kclab.db.queries.fc2_history import config_trend
+    from kclab.db.queries.fc2_history import config_trend, last_fate
     from kclab.fc2.config import parse_config
 
     with closing(current_store(context).read()) as connection:
-        rows = config_trend(connection, parse_config(config).key)
-    if not rows:
-        raise NothingMatched(f"config {config} was never measured here.")
+        key = parse_config(config).key
+        rows = config_trend(connection, key)
+        if not rows:
+            fate = last_fate(connection, key) or "kclab fc2 candidates lists what was tried"
+            raise NothingMatched(f"config {config} was never measured here: {fate}.")
     print_history(rows, form, fail_on_regression)
 
 

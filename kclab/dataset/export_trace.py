@@ -36,6 +36,8 @@ class TraceSummary:
     solutions: int = 0
     blobs: int = 0
     nbytes: int = 0
+    unproven: int = 0
+    """Captures whose newest verdict is no pass: an import refuses those."""
     left_out: list[str] = field(default_factory=list)
     """By name, with the reason; their rows and bytes lie in `kclab/` all the same."""
 

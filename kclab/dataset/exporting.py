@@ -17,6 +17,7 @@ from kclab.dataset.export_blobs import BlobCopier
 from kclab.dataset.export_rows import Selection, copy_rows, mark_absent
 from kclab.dataset.export_trace import ROWS, TraceSummary, TraceWriter
 from kclab.dataset.options import Progress
+from kclab.dataset.validation import LAST_STATUS
 from kclab.db.connection import require_current
 from kclab.db.runs import ActiveRun, run
 from kclab.db.store import Store
@@ -47,6 +48,7 @@ def export_flashinfer_trace(
             copier = BlobCopier(store.blobs, link=not isinstance(destination, Path))
             writer = TraceWriter(root, connection, copier, redact)
             writer.write(with_baseline_solutions)
+            writer.summary.unproven = _unproven(connection)
         active.summary = _line(writer.summary, destination)
     return writer.summary
 
@@ -134,3 +136,11 @@ def _new_folder(destination: Path) -> Iterator[Path]:
         temporary.rename(destination)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _unproven(rows: sqlite3.Connection) -> int:
+    (count,) = rows.execute(
+        f"SELECT count(*) FROM capture c WHERE {LAST_STATUS} IS NOT 'passed'"
+        " AND EXISTS(SELECT 1 FROM capture_output o WHERE o.capture_id = c.id)"
+    ).fetchone()
+    return int(count)

@@ -25,6 +25,7 @@ from kclab.dataset.merge import Merge
 from kclab.dataset.options import ImportOptions, ImportSummary, Progress, RootRefused
 from kclab.dataset.paths import Containment
 from kclab.dataset.tree import Tree
+from kclab.dataset.validation import LAST_STATUS
 from kclab.db.connection import connect_read, translated, writing
 from kclab.db.rows import BlobRow, add_blobs
 from kclab.db.runs import ActiveRun
@@ -114,8 +115,7 @@ class _StoreImport:
         """Captures (and workloads that have no other) to leave out, each named."""
         skip: dict[str, set[int]] = {"capture": set(), "workload": set()}
         rows = self.source.execute(
-            "SELECT c.id, c.uuid, d.name, (SELECT r.status FROM replay r WHERE r.capture_id = c.id"
-            " AND r.status <> 'skipped' ORDER BY r.started_us DESC, r.id DESC LIMIT 1)"
+            f"SELECT c.id, c.uuid, d.name, {LAST_STATUS}"
             " FROM capture c JOIN workload w ON w.id = c.workload_id"
             " JOIN definition d ON d.id = w.definition_id"
             " WHERE EXISTS(SELECT 1 FROM capture_output o WHERE o.capture_id = c.id)"

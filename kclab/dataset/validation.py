@@ -40,6 +40,12 @@ def accepted(
     return good
 
 
+LAST_STATUS = (
+    "(SELECT r.status FROM replay r WHERE r.capture_id = c.id AND r.status <> 'skipped'"
+    " ORDER BY r.started_us DESC, r.id DESC LIMIT 1)"
+)
+"""SQL: the newest verdict's status on the capture `c` of a store; NULL where none fell."""
+
 UNJUDGED = "no replay has judged it; take it with --include-unvalidated"
 
 

@@ -29,6 +29,8 @@ def named_candidate(gemm: Gemm, text: str, budgets: Sequence[int], wanted: int) 
     if text.startswith("enumerate:"):
         return _enumerated(gemm, text, budgets, wanted)
     path = Path(text)
+    if path.suffix == ".json" and not path.is_file():
+        raise BadUsage(f"candidate {text}: there is no such file.")
     if not text.lstrip().startswith("{") and ":" not in text and path.is_file():
         config = config_from_json(json.loads(path.read_text(encoding="utf-8")))
     else:

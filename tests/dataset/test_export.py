@@ -92,6 +92,13 @@ def test_an_exports_run_says_what_went_where(
     assert summary == f"1 workload written to {tmp_path / 'out'}"
 
 
+def test_an_export_counts_what_an_import_would_refuse(filled: Store, tmp_path: Path) -> None:
+    assert export_flashinfer_trace(filled, tmp_path / "judged").unproven == 0
+    with closing(filled.write()) as connection, connection:
+        connection.execute("DELETE FROM replay")
+    assert export_flashinfer_trace(filled, tmp_path / "out").unproven == 1
+
+
 def test_an_export_can_be_read_in_place(filled: Store, tmp_path: Path) -> None:
     export_flashinfer_trace(filled, tmp_path / "out")
     root = read_root(tmp_path / "out")

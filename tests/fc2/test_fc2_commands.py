@@ -150,6 +150,14 @@ def test_explain_tells_the_product_alone_and_what_it_launched(
     assert f"{(alone['ratio'] - 1) * 100:+.1f} %" in page["verdict"]
 
 
+def test_the_history_of_a_folded_config_names_what_it_launches_as(fc2: Callable[..., Any]) -> None:
+    fc2("sweep", *SHAPE, "--until", "neighbours")
+    tried = found(fc2("candidates", "--limit", "1000", "--format", "json"))
+    folded = next(row for row in tried if row["status"] == "folded")
+    asked = fc2("history", folded["config"])
+    assert asked.code == 3 and folded["reason"] in asked.err
+
+
 def test_a_hot_measurement_is_reproduced_hot(fc2: Callable[..., Any]) -> None:
     (row, *_) = found(fc2("selected", *SHAPE, "--hot", "--format", "json"))
     assert fc2("reproduce", row["result_id"]).out.split()[-1] == "--hot"

@@ -28,6 +28,21 @@ def config_trend(connection: sqlite3.Connection, config: Sequence[int]) -> list[
     return with_trend(connection, [dict(row) for row in rows])[::-1]
 
 
+def last_fate(connection: sqlite3.Connection, config: Sequence[int]) -> str | None:
+    """What the newest search that met a config did with it; None where none did."""
+    marks = " AND ".join(f"{name.strip()} = ?" for name in CONFIG.split(","))
+    row = connection.execute(
+        "SELECT f.status, f.reason FROM fc2_candidate f JOIN algo_config c ON c.id = f.config_id"
+        f" WHERE {marks} ORDER BY f.id DESC LIMIT 1",
+        tuple(config),
+    ).fetchone()
+    if row is None:
+        return None
+    if row["reason"] is None:
+        return "it was tried and did not reach the finals"
+    return str(row["reason"] if row["status"] == "folded" else f"{row['status']}, {row['reason']}")
+
+
 def with_trend(
     connection: sqlite3.Connection, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
