@@ -225,6 +225,12 @@ def test_a_long_stage_says_how_far_it_is(
     assert "distinct launches so far" in lines[0]
 
 
+def test_a_spent_budget_shortens_the_first_stage_too(bench: MakeBench) -> None:
+    outcome, kept, _ = run(bench(), seconds=0.0)
+    raced = [entry.samples for entry in kept.tried.values() if entry.status == "valid"]
+    assert max(raced) == 1 and outcome.exact is not None, "an answer all the same"
+
+
 def test_control_is_in_every_round(bench: MakeBench) -> None:
     _, kept, _ = run(bench(), until="heuristics")
     for result in kept.results_:

@@ -111,6 +111,7 @@ class Search:
         return self._started + min((1 - RESERVE) * seconds, seconds - settling)
 
     def _heuristics(self) -> None:
+        self._rounds.deadline = self._search_ends
         found: list[Candidate] = []
         for budget in self.options.budgets:
             found += self._ask(budget)
