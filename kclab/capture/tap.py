@@ -257,8 +257,11 @@ class Tap:
             self.count(type(root).__name__, "no request")
             step = Step(context.Request(""), 0, selected=False)
         else:
-            # Not `getattr`: what a module lacks takes long to say.
-            step = context.new_step(request, root._modules.get("_orig_mod") or root)
+            # Not `getattr`, since what a module lacks takes long to say; not `get`, which a
+            # scripted module's children lack.
+            children = root._modules
+            compiled = "_orig_mod" in children
+            step = context.new_step(request, children["_orig_mod"] if compiled else root)
         self._selected |= step.selected or request is None
         if not step.selected:
             return context.run_unwatched(step, call, args, kwargs)

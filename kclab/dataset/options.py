@@ -86,10 +86,9 @@ class RootRefused(DatasetRefused):
         self.refusals = refusals
         lines = "\n".join(str(refusal) for refusal in refusals)
         rows = "1 row" if len(refusals) == 1 else f"{len(refusals)} rows"
-        self._verdict = f"{path}: {rows} refused, nothing was imported; {hint}"
-        super().__init__(f"{lines}\n{self._verdict}")
+        super().__init__(f"{lines}\n{path}: {rows} refused, nothing was imported; {hint}")
 
     @property
     def summary(self) -> str:
-        """Without the rows."""
-        return self._verdict
+        """Without the rows: the last line."""
+        return str(self).rpartition("\n")[2]

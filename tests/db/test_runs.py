@@ -186,9 +186,10 @@ def test_signals_are_left_as_they_were(store: Store) -> None:
 
 
 PROGRAM = """
-import sys, time; from pathlib import Path
+import signal, sys, time; from pathlib import Path
 from kclab.db.runs import run
 from kclab.db.store import Store
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever started the tests may ignore it
 with run(Store.at(Path(sys.argv[1])), "capture", {}) as active:
     print(active.uuid, flush=True)
     time.sleep(60)

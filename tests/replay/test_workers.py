@@ -236,6 +236,9 @@ def test_workers_started_on_gpus_that_turn_out_not_to_be_there_are_let_go(
         monkeypatch.setattr(pool, "_start", lambda device: (started.append(device), start(device)))
         tasks = [files.task(pool, n, definition("good", DOUBLE), float(n)) for n in range(6)]
         outcomes = list(pool.run(tasks))
+        deadline = time.monotonic() + 60
+        while any(w.greeting is None for w in pool.workers) and time.monotonic() < deadline:
+            assert not list(pool.step(0.1))
         assert {worker.device for worker in pool.workers} == {"cpu"}
     assert started[0] == "cuda:1"  # beside the first, before it has said what there is
     assert sorted(outcome.id for outcome in outcomes) == list(range(6))
