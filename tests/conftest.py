@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,16 @@ import pytest
 
 from kclab.db.migrate import ensure_current
 from kclab.db.store import Store
+
+
+def pytest_configure() -> None:
+    """Programs under test meet signals as in a terminal, also where a shell ignores them (`&`)."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @dataclass(frozen=True, slots=True)
