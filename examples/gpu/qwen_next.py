@@ -54,7 +54,7 @@ class Engine:
             replayssm_d=None, replayssm_k=None, replayssm_g=None,
         )  # fmt: skip
 
-        class Backend(module.GDNAttnBackend):  # type: ignore[misc, name-defined]
+        class Backend(module.GDNAttnBackend):  # type: ignore[misc, name-defined]  # found at run time
             def __init__(self) -> None:
                 """Without the server's arguments."""
 

@@ -61,7 +61,7 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         blank = any(name == b or name.startswith(f"{b}.") for b in BLANK)
         if blank or name.partition(".")[0] in self.lacking:
-            return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+            return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # duck-typed
         return None
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def backend_module() -> Any:
     bare.__file__ = str(Path(places[0]) / "__init__.py")
     sys.modules["sglang"] = bare
     finder = Finder()
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]  # duck-typed
     if finder.lacking:
         print("blank for want of them:", *sorted(finder.lacking), file=sys.stderr)
     os.environ.setdefault("SGLANG_DISABLE_PLUGINS", "1")

@@ -34,7 +34,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     run.__module__ = command.__module__
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     # What inspect.signature answers for a function that has it.
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     return run
 
 

@@ -124,7 +124,8 @@ def result(tile: int, gain: float, verdict: Verdict, workspace: int = 0) -> Any:
 
     stub = Stub()
     stub.gain = gain  # type: ignore[attr-defined]  # a stand-in, not a Result
-    stub.algorithm = type("A", (), {"verdict": verdict, "floor": 0.001})()  # type: ignore[attr-defined]
+    algorithm = type("A", (), {"verdict": verdict, "floor": 0.001})()
+    stub.algorithm = algorithm  # type: ignore[attr-defined]  # a stand-in, as above
     return stub
 
 

@@ -541,7 +541,7 @@ CREATE TABLE run (
  STRICT
 
 ;
-INSERT INTO "run" VALUES(1,'01a22e6c-08f7-7bf2-8743-5f7d52161c7e','capture',NULL,'passed',1796075161847788,1796075161869604,1796075161869604,8956,12437460000,'a6c3323a-75ea-4bca-8a68-bd3950d146a7 pid:[4026531836]',1,NULL,0,'b0ac8ff8cdf63dac3b23f11d1cce840b052f16f4',1,'vm',NULL,NULL,'["/work/main/tests/db/dump_asset.py", "tests/db/assets/0002.sql"]','{"steps": [0]}',NULL,NULL);
+INSERT INTO "run" VALUES(1,'01a22e6c-08f7-7bf2-8743-5f7d52161c7e','capture',NULL,'passed',1796075161847788,1796075161869604,1796075161869604,8956,12437460000,'a6c3323a-75ea-4bca-8a68-bd3950d146a7 pid:[4026531836]',1,NULL,0,'b0ac8ff8cdf63dac3b23f11d1cce840b052f16f4',1,'vm',NULL,NULL,'["dump_asset.py", "tests/db/assets/0002.sql"]','{"steps": [0]}',NULL,NULL);
 CREATE TABLE run_tag (
 	run_id INTEGER NOT NULL, 
 	tag TEXT NOT NULL, 
