@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kclab.capture.call import Pending
 from kclab.capture.device_room import LEFT_FREE, SHARE, DeviceRoom
-from kclab.capture.snapshot import Snapshot
+from kclab.capture.snapshot import Snapshot, fetch
 from kclab.core.families import FAMILIES
 from kclab.db.store import Store
 from tests.capture.recording import Session, recording
@@ -90,8 +90,18 @@ def test_what_waits_on_the_device_is_stored_as_it_was(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_writer_recognises_a_repeated_weight(
-    store: Store, room: Callable[[Session], GrantedRoom], device: str
+    store: Store,
+    room: Callable[[Session], GrantedRoom],
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    fetched: list[int] = []
+
+    def counting(snapshot: Snapshot) -> None:
+        fetched.append(snapshot.nbytes)
+        fetch(snapshot)
+
+    monkeypatch.setattr("kclab.capture.writer.fetch", counting)
     weight = torch.randn(SIZE, SIZE, device=device)
     with recording(store, max_bytes=10 * WEIGHT_BYTES) as session:
         for step in range(3):
@@ -100,6 +110,7 @@ def test_the_writer_recognises_a_repeated_weight(
         assert session.control.reserved() < 2 * WEIGHT_BYTES, "a repeated weight takes no allowance"
         assert room(session).held == 0
         assert len(session.captures()) == 3
+    assert fetched.count(WEIGHT_BYTES) == 1, "what is stored already stays where it is"
 
 
 def test_a_full_queue_does_not_refuse_what_waits_on_the_device(
