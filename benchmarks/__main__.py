@@ -33,7 +33,9 @@ BENCHMARKS: dict[str, Callable[[Path, bool], Iterable[Result]]] = {
         at, 16 if quick else 128, 16, 2 if quick else 6
     ),
     "looking": lambda at, quick: looking.looking(at, 5 if quick else 15),
-    "serving": lambda at, quick: serving.serving(at, 10 if quick else 200, 5 if quick else 40),
+    "serving": lambda at, quick: serving.serving(
+        at, 2 if quick else 8, 5 if quick else 25, 5 if quick else 40
+    ),
     "gpus": lambda at, quick: gpus.gpus(at, 80.0, 3, quick=quick),
     "ui": lambda at, quick: ui.ui(at, 12 if quick else 40),
 }

@@ -1,4 +1,4 @@
-"""Two servers of the real SGLang with a tiny model on this CPU: one without kclab, one with it.
+"""Servers of the real SGLang with a tiny model on this CPU: two without kclab, one with it.
 
 SGLang's schedulers spin while they have nothing to do, so whichever server is not asked is stopped
 (SIGSTOP) meanwhile: two of them on two cores would measure each other.
@@ -29,7 +29,7 @@ from kclab.serving.requests import Client
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / ".venv-sglang" / "bin" / "sglang"
 ENGINE_TESTS = ROOT / "tests" / "engines"
-PORTS = 31_400, 31_500
+PORTS = 31_400, 31_500, 31_600
 ASKED = 3
 """Requests of which a sample is the median, after one that is not timed."""
 START_SECONDS = 300.0
@@ -113,17 +113,27 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Both, healthy."""
+    """All three, healthy."""
 
     plain: Server
+    other: Server
+    """Without kclab too: how far it is from `plain` is what two equal servers differ by."""
     kclab: Server
     attach: Path
     folder: Path
 
+    @contextmanager
+    def alone(self, server: Server) -> Iterator[None]:
+        """Only this one's processes run inside."""
+        with ExitStack() as stack:
+            for each in (self.plain, self.other, self.kclab):
+                if each is not server:
+                    stack.enter_context(each.stopped())
+            yield
+
     def ask(self, server: Server) -> float:
-        """Seconds of a warm request to one server, the other being stopped."""
-        other = self.plain if server is self.kclab else self.kclab
-        with other.stopped():
+        """Seconds of a warm request to one server, the others being stopped."""
+        with self.alone(server):
             server.ask()
             return median([server.ask() for _ in range(ASKED)])
 
@@ -137,30 +147,39 @@ class Servers:
         )
 
 
-@contextmanager
-def both_servers(served: Served, folder: Path) -> Iterator[Servers]:
-    """Start both, and end them with all that they started."""
+def write_model(served: Served, folder: Path) -> Path:
+    """The tiny model, in a folder of its own."""
+    model = folder / served.kind
     folder.mkdir(parents=True, exist_ok=True)
-    model, attach = folder / served.kind, folder / "attach"
-    environment = engine_environment()
     subprocess.run(
         [PROGRAM.with_name("python"), ENGINE_TESTS / "models.py", served.kind, model],
         check=True,
-        env=environment,
+        env=engine_environment(),
         timeout=START_SECONDS,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    without = {**environment, "SGLANG_PLUGINS": "none"}
-    with_plugin = {**environment, ATTACH_VARIABLE: str(attach)}
+    return model
+
+
+@contextmanager
+def all_servers(served: Served, model: Path, folder: Path, turn: int) -> Iterator[Servers]:
+    """Start them, each in another place of the order at each turn, and end what they started."""
+    folder.mkdir()
+    attach = folder / "attach"
+    without = {"SGLANG_PLUGINS": "none"}
+    variables = {"plain": without, "other": without, "kclab": {ATTACH_VARIABLE: str(attach)}}
+    names = sorted(variables)
+    started: dict[str, Server] = {}
     with ExitStack() as stack:
-        plain, kclab = (
-            start(stack, served, model, port, variables, folder / f"{port}.log")
-            for port, variables in zip(PORTS, (without, with_plugin), strict=True)
-        )
-        plain.wait()
-        kclab.wait()
-        yield Servers(plain, kclab, attach, folder)
+        for place, port in enumerate(PORTS):
+            name = names[(place + turn) % len(names)]
+            environment = {**engine_environment(), **variables[name]}
+            log = folder / f"{name}.log"
+            started[name] = start(stack, served, model, port, environment, log)
+        for server in started.values():
+            server.wait()
+        yield Servers(attach=attach, folder=folder, **started)
 
 
 def start(

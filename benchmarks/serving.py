@@ -1,4 +1,9 @@
-"""Capture's cost on a served engine: both runtimes of the real SGLang, with tiny models."""
+"""Capture's cost on a served engine: both runtimes of the real SGLang, with tiny models.
+
+Two servers that differ in nothing can differ by some per cent in speed for as long as they live,
+since where a process's memory lies is decided once. So all of them are started anew several times,
+and a second server without the plugin shows what such a difference is worth.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,16 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.engines import IMAGES, LANGUAGE, PROGRAM, Served, Servers, both_servers
+from benchmarks.engines import (
+    IMAGES,
+    LANGUAGE,
+    PROGRAM,
+    Served,
+    Server,
+    Servers,
+    all_servers,
+    write_model,
+)
 from benchmarks.measure import BASELINE, KCLAB, Result, paired
 from kclab.capture.control import ControlFolder
 from kclab.capture.coverage import STORING, WATCHING, own_time_us
@@ -17,7 +31,7 @@ from kclab.capture.options import CaptureOptions
 from kclab.capture.orders import Orders
 from kclab.capture.service import make_plan
 from kclab.capture.settle import settle
-from kclab.core.stats import Sample, median
+from kclab.core.stats import Sample, median, round_ratios
 from kclab.core.times import now_us
 from kclab.db.migrate import ensure_current
 from kclab.db.runs import run
@@ -33,35 +47,64 @@ NEVER = 10**9
 """A step that no request has."""
 
 
-def serving(folder: Path, pairs: int, captures: int) -> Iterator[Result]:
+def serving(folder: Path, starts: int, pairs: int, captures: int) -> Iterator[Result]:
     """All comparisons; nothing where the engine's environment is not set up."""
     if not PROGRAM.is_file():
         print("serving: left out, there is no .venv-sglang (make test-engines)", file=sys.stderr)
         return
     for served in (LANGUAGE, IMAGES):
-        yield from of_one(served, folder / served.kind, pairs, captures)
+        yield from of_one(served, folder / served.kind, starts, pairs, captures)
 
 
-def of_one(served: Served, folder: Path, pairs: int, captures: int) -> Iterator[Result]:
-    """A runtime's comparisons."""
-    with both_servers(served, folder) as servers:
-        yield both(servers, f"{served.kind} served, plugin installed, no capture", pairs)
-        with capture(servers, "idle", NEVER) as (_, orders), active(orders, "benchmark"):
-            yield both(servers, f"{served.kind} served, plugin armed, no step selected", pairs)
-        yield selected(servers, f"{served.kind} served, one step captured", captures)
+def of_one(
+    served: Served, folder: Path, starts: int, pairs: int, captures: int
+) -> Iterator[Result]:
+    """A runtime's comparisons: `pairs` at each start, `captures` at the last."""
+    model = write_model(served, folder)
+    comparisons: dict[str, list[Result]] = {}
+    for turn in range(starts):
+        with all_servers(served, model, folder / f"start-{turn}", turn) as servers:
+            for result in unselected(servers, served.kind, pairs):
+                comparisons.setdefault(result.name, []).append(result)
+            if turn == starts - 1:
+                captured = selected(servers, f"{served.kind} served, one step captured", captures)
+    yield from map(joined, comparisons.values())
+    yield captured
 
 
-def both(servers: Servers, name: str, pairs: int) -> Result:
-    """Both servers in turn, as they are now."""
+def unselected(servers: Servers, kind: str, pairs: int) -> Iterator[Result]:
+    """What nobody wants captured must cost nothing."""
+    yield against(servers, servers.other, f"{kind} served, a second one without the plugin", pairs)
+    yield against(servers, servers.kclab, f"{kind} served, plugin installed, no capture", pairs)
+    with capture(servers, "idle", NEVER) as (_, orders), active(orders, "benchmark"):
+        name = f"{kind} served, plugin armed, no step selected"
+        yield against(servers, servers.kclab, name, pairs)
+
+
+def against(servers: Servers, server: Server, name: str, pairs: int) -> Result:
+    """A server and the one without the plugin in turn, as they are now."""
     return paired(
         name,
         "server without the plugin",
-        "≥ 0.98",
+        "control" if server is servers.other else "≥ 0.98",
         lambda: servers.ask(servers.plain),
-        lambda: servers.ask(servers.kclab),
+        lambda: servers.ask(server),
         pairs=pairs,
         warm_up=5,
     )
+
+
+def joined(parts: list[Result]) -> Result:
+    """One comparison at several starts, as one; each start's median ratio is in its detail."""
+    whole = Result(parts[0].name, parts[0].baseline, parts[0].target)
+    medians = []
+    for part in parts:
+        first = len(whole.samples) // 2
+        whole.samples += [replace(s, round=s.round + first) for s in part.samples]
+        medians.append(median(round_ratios(part.samples, BASELINE, KCLAB)))
+    whole.detail = {"starts": medians}
+    print(f"  {whole.name}: starts " + " ".join(f"{ratio:.3f}" for ratio in sorted(medians)))
+    return whole
 
 
 def selected(servers: Servers, name: str, rounds: int) -> Result:
@@ -70,7 +113,7 @@ def selected(servers: Servers, name: str, rounds: int) -> Result:
     A ratio near 1 says that stall, watching and storing together tell the whole cost.
     """
     result = Result(name, "nothing captured, plus what kclab tells", "≈ 1")
-    with servers.plain.stopped(), capture(servers, "selected", 0) as (told, orders):
+    with servers.alone(servers.kclab), capture(servers, "selected", 0) as (told, orders):
         with active(orders, "first"):  # definitions are made, weights hashed
             servers.kclab.ask()
         for number in range(rounds):

@@ -177,9 +177,9 @@ def attached_plan(folder: Path) -> Path | None:
         return None
 
 
-def wait_for(ask: Callable[[], Found | None]) -> Found:
-    """Ask a few times a second, for as long as it takes, until the answer is one; the answer."""
+def wait_for(ask: Callable[[], Found | None], every: float = TICK_SECONDS) -> Found:
+    """Ask each `every` seconds, for as long as it takes, until the answer is one; the answer."""
     pause = threading.Event()
     while not (found := ask()):
-        pause.wait(TICK_SECONDS)
+        pause.wait(every)
     return found

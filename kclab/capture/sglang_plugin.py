@@ -17,6 +17,8 @@ from pathlib import Path
 from kclab.capture.plan import PLAN_VARIABLE
 
 ATTACH_VARIABLE = "KCLAB_ATTACH"
+ARMED_TICK_SECONDS = 0.5
+"""Seldom: this looks into a file and a process, on a thread beside the engine's work."""
 
 
 def load() -> None:
@@ -63,5 +65,5 @@ def _serve(folder: Path, plan: Path) -> None:
     from kclab.capture.session import stop
 
     _arm(plan)
-    wait_for(lambda: attached_plan(folder) != plan)
+    wait_for(lambda: attached_plan(folder) != plan, ARMED_TICK_SECONDS)
     stop()
