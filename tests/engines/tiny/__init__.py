@@ -1,0 +1,1 @@
+"""Tiny models of the engines' own architectures, a family a file."""
