@@ -52,6 +52,8 @@ class Model:
     """The checkpoint's own sampling schedule, one number a step."""
     root: str | None
     """The class whose calls are the steps."""
+    registered: str | None = None
+    """What SGLang calls the release; where nothing tells, it guesses from the folder's name."""
 
     @property
     def medium(self) -> Medium:
@@ -64,9 +66,7 @@ class Model:
     @property
     def served_name(self) -> str:
         """What requests call it: SGLang knows pipelines by the part after the organisation."""
-        if self.architecture in (None, "QwenImage21Pipeline") and self.runtime is Runtime.DIFFUSION:
-            return "Qwen-Image-2.1"
-        return self.name.rpartition("/")[2]
+        return self.registered or self.name.rpartition("/")[2]
 
 
 def read_model(path: Path) -> Model:
@@ -90,13 +90,27 @@ def read_model(path: Path) -> Model:
 
 def _pipeline(index: Path) -> dict[str, Any]:
     facts = _json(index)
-    transformer = facts.get("transformer")
-    named = isinstance(transformer, list) and len(transformer) == 2
     return {
         "architecture": facts.get("_class_name"),
         "sigmas": _sigmas(index, facts.get("sample_sigmas")),
-        "root": str(transformer[1]) if named and transformer else None,
+        "root": _class_of(facts, "transformer"),
+        "registered": _registered(facts),
     }
+
+
+def _class_of(facts: dict[str, Any], component: str) -> str | None:
+    """The class of a pipeline's part, which its index names after the library."""
+    named = facts.get(component)
+    return str(named[1]) if isinstance(named, list) and len(named) == 2 and named[1] else None
+
+
+def _registered(facts: dict[str, Any]) -> str | None:
+    architecture = facts.get("_class_name")
+    if architecture in (None, "QwenImage21Pipeline"):
+        return "Qwen-Image-2.1"
+    # LTX-2.5 has the pipeline class of LTX-2; its text encoder tells them apart.
+    is_gemma4 = (_class_of(facts, "text_encoder") or "").startswith("Gemma4")
+    return "LTX-2.5-Diffusers" if str(architecture).startswith("LTX2") and is_gemma4 else None
 
 
 def _language_model(config: Path) -> dict[str, Any]:

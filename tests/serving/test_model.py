@@ -43,6 +43,22 @@ def test_language_models_root_is_its_architecture(tmp_path: Path) -> None:
     assert (model.runtime, model.root) == (Runtime.LLM, "Qwen3NextForCausalLM")
 
 
+@pytest.mark.parametrize(
+    ("encoder", "served"),
+    [
+        (["transformers", "Gemma4UnifiedForConditionalGeneration"], "LTX-2.5-Diffusers"),
+        (["transformers", "Gemma3ForConditionalGeneration"], "my-ltx-2"),
+        ([None, None], "my-ltx-2"),
+    ],
+)
+def test_ltx_2_5_is_told_from_ltx_2_whatever_its_folder_is_called(
+    tmp_path: Path, encoder: list[Any], served: str
+) -> None:
+    folder = make(tmp_path / "my-ltx-2", _class_name="LTX2Pipeline", text_encoder=encoder)
+    model = read_model(folder)
+    assert (model.served_name, model.name) == (served, "my-ltx-2")
+
+
 def test_hub_cache_tells_name_and_revision(tmp_path: Path) -> None:
     folder = make(tmp_path / "models--Qwen--Qwen-Image-2.1" / "snapshots" / REVISION)
     model = read_model(folder)
