@@ -35,6 +35,8 @@ class Answer:
     """Images, videos: sha256, file within the store, size. Completions: finish reason, length."""
     problem: str | None = None
     """Why the response is not what was asked for."""
+    finished_us: int | None = None
+    """When a job was done or given up, UTC; None where the response itself was the end."""
 
 
 @dataclass(slots=True)
@@ -177,6 +179,7 @@ class Exchanges:
         except EngineFailed as error:
             watch()  # a dead engine explains it better
             answer.problem = str(error)
+        answer.finished_us = now_us()
         _check_count(answer, case, len(answer.outputs), "videos")
         return answer
 
@@ -207,15 +210,18 @@ class Exchanges:
         }
 
     def _keep(self, asked: Asked, reply: Reply | None, answer: Answer) -> None:
+        status, finished = (reply.status, reply.finished_us) if reply else (None, now_us())
+        elapsed = reply.elapsed_us if reply else None
+        if answer.finished_us is not None:
+            finished, elapsed = answer.finished_us, answer.finished_us - asked.started_us
         receipt = {
             "response": answer.response,
             "outputs": answer.outputs,
             "requested_outputs": asked.case.outputs,
             "actual_outputs": len(answer.outputs),
-            **({"elapsed_us": reply.elapsed_us} if reply else {}),
+            **({} if elapsed is None else {"elapsed_us": elapsed}),
             **({"error": answer.problem} if answer.problem else {}),
         }
-        status, finished = (reply.status, reply.finished_us) if reply else (None, now_us())
         with writing(self._connection):
             self._connection.execute(
                 "UPDATE request SET response = ?, status_code = ?, finished_us = ? WHERE id = ?",

@@ -11,7 +11,7 @@ from kclab.core.errors import EngineFailed
 from kclab.serving.cases import Case, Kind
 from kclab.serving.files import file_path
 from kclab.serving.payloads import payload_of
-from kclab.serving.videos import parse_mp4
+from kclab.serving.videos import POLL_SECONDS, parse_mp4
 from tests.serving.conftest import Mode, Stub
 from tests.serving.test_faults import assert_over
 
@@ -74,6 +74,17 @@ def test_videos_lie_in_the_store_by_content_and_the_row_says_what_they_are(stub:
         assert path.stat().st_size == video["bytes"]
         assert video["path"] == str(path.relative_to(stubbed.store.database.parent))
     assert request["response"]["actual_outputs"] == 2
+
+
+def test_videos_request_lasts_until_its_job_is_done(stub: Mode) -> None:
+    stubbed = of_videos(stub(""))
+    stubbed.serve(cases=("clip",))
+
+    (request,) = stubbed.requests
+    elapsed = request["response"]["elapsed_us"]
+    # The stub answers at once that the job is queued; kclab asks after it once.
+    assert elapsed >= 0.9e6 * POLL_SECONDS
+    assert request["finished_us"] - request["started_us"] == elapsed
 
 
 def test_own_case_of_a_model_of_videos_is_the_clip(stub: Mode) -> None:
