@@ -1,7 +1,8 @@
 """Tiny models with random weights, written locally: `python models.py KIND FOLDER`.
 
-They are the engines' real architectures at small sizes: Qwen-Image-2.1 with all its parts, a dense
-Qwen3, Qwen3-Next with both its kinds of attention, DeepSeek-V3 with latent attention and experts.
+They are the engines' real architectures at small sizes: Qwen-Image-2.1 and LTX-2.5 with all their
+parts, a dense Qwen3, Qwen3-Next with both its kinds of attention, DeepSeek-V3 with latent attention
+and experts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from tiny.language import write_deepseek_v3, write_qwen3, write_qwen3_next
+from tiny.ltx import write_ltx
 from tiny.qwen_image import write_qwen_image
 
 WRITERS: Mapping[str, Callable[[Path], None]] = {
@@ -19,6 +21,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "qwen3-next": write_qwen3_next,
     "deepseek-v3": write_deepseek_v3,
     "qwen-image": write_qwen_image,
+    "ltx": write_ltx,
 }
 
 if __name__ == "__main__":
