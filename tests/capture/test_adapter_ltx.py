@@ -43,6 +43,8 @@ def engine() -> Any:
             return scaled_dot_product_attention(*heads, mask).transpose(1, 2)
 
     class USPAttention(LocalAttention):
+        skip_sequence_parallel = False
+
         def forward(self, q, k, v, attn_mask=None, skip_sequence_parallel_override=False):
             return LocalAttention.forward.__wrapped__(self, q, k, v, attn_mask)
 
@@ -53,10 +55,14 @@ def engine() -> Any:
             self.to_gate_logits = ColumnParallelLinear(HEADS, WIDTH) if gated else None
             self.to_out = nn.Sequential(RowParallelLinear(WIDTH, WIDTH))
 
-        def forward(self, x, context=None, mask=None, perturbation_mask=None, all_perturbed=False):
+        def forward(
+            self, x, context=None, mask=None, perturbation_mask=None, all_perturbed=False,
+            gathered=False,
+        ):  # fmt: skip
             other = x if context is None else context
             q, k = (t.unflatten(2, (HEADS, SIZE)) for t in (x, other))
-            out = k if all_perturbed else self.attn(q, k, k * 2, attn_mask=mask)
+            more = {"skip_sequence_parallel_override": True} if gathered else {}
+            out = k if all_perturbed else self.attn(q, k, k * 2, attn_mask=mask, **more)
             if self.to_gate_logits is not None:
                 gate = 2 * self.to_gate_logits(x)[0].sigmoid()
                 out = out * gate[..., None]
@@ -153,13 +159,25 @@ def test_skipped_attention_is_no_capture(tapped: Tapped) -> None:
     assert "attn1" not in variants(recorder, "sdpa") + variants(recorder, "head_gate")
 
 
-def test_tokens_over_several_devices_are_refused_by_name(tapped: Tapped) -> None:
+def test_of_split_tokens_only_attention_that_exchanges_them_is_refused(tapped: Tapped) -> None:
     module = engine()
     module.get_sp_world_size = lambda: 2
     recorder = armed(tapped, module)
-    run(module, gated=False)
-    assert recorder.captures == []
-    assert recorder.counts["sdpa", "tokens split over several devices"] == 6
+    run(module)
+    alone = sorted(name for name in adapter.NAMES if name != "attn1")
+    assert sorted(map(str, variants(recorder, "sdpa"))) == alone
+    assert recorder.counts["sdpa", "tokens split over several devices"] == 1
+    assert sorted(map(str, variants(recorder, "head_gate"))) == sorted(adapter.NAMES)
+    for captured in recorder.captures:
+        assert_replays(captured)
+
+
+def test_keys_that_were_gathered_before_make_attention_whole(tapped: Tapped) -> None:
+    module = engine()
+    module.get_sp_world_size = lambda: 2
+    recorder = armed(tapped, module)
+    run(module, gathered=True)
+    assert sorted(map(str, variants(recorder, "sdpa"))) == sorted(adapter.NAMES)
 
 
 @pytest.mark.parametrize(

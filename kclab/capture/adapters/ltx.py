@@ -54,15 +54,21 @@ class Attention:
     module: Any
     name: str
     devices: int
-    """Over how many the tokens are split."""
+    """Over how many the video's and audio's tokens are split."""
     perturbed: bool
     """Whether something else than the attention's output is gated."""
     output: Tensor | None = None
     gate: Pending | None = None
 
-    def see(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Sighting | Uncaptured:
-        """q, k, v [B, S, H, D]; the mask bool [B, keys], or to be added to the scores."""
-        if self.devices > 1:
+    def see(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, alone: bool = True
+    ) -> Sighting | Uncaptured:
+        """q, k, v [B, S, H, D]; the mask bool [B, keys], or to be added to the scores.
+
+        Of tokens that are split over devices, what a layer computes `alone` is whole: its keys and
+        values were there on each, or have been gathered. Others exchange theirs within.
+        """
+        if self.devices > 1 and not alone:
             return Uncaptured(SDPA, "tokens split over several devices")
         if q.dtype not in TAGS:
             return Uncaptured(SDPA, f"dtype {str(q.dtype).removeprefix('torch.')}")
@@ -215,7 +221,8 @@ def _watched_layer(method: Callable[..., Any]) -> Callable[..., Any]:
         if current is None or current.module.attn is not self:
             return method(self, q, k, v, *args, **kwargs)
         mask = args[0] if args else kwargs.get("attn_mask")
-        seen = current.tap.sight(SDPA, lambda: current.see(q, k, v, mask))
+        alone = _is_alone(self, kwargs)
+        seen = current.tap.sight(SDPA, lambda: current.see(q, k, v, mask, alone))
         pending = None if seen is None else current.tap.begin(seen, current.step)
         try:
             output = method(self, q, k, v, *args, **kwargs)
@@ -228,6 +235,12 @@ def _watched_layer(method: Callable[..., Any]) -> Callable[..., Any]:
         return output
 
     return forward
+
+
+def _is_alone(layer: object, kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call asks no other device: `LocalAttention`'s, and what is told to skip it."""
+    skips = getattr(layer, "skip_sequence_parallel", True)
+    return bool(skips or kwargs.get("skip_sequence_parallel_override"))
 
 
 def _watched_linear(method: Callable[..., Any]) -> Callable[..., Any]:
