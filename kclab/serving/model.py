@@ -33,6 +33,8 @@ class Medium(StrEnum):
 
 VIDEO_PIPELINES = ("LTX2", "MiniMaxH3")
 """How the architectures begin that make videos."""
+H3_PART = "FL2VA"
+"""MiniMax-H3's release is two models side by side; SGLang serves this one unless it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,11 @@ def read_model(path: Path) -> Model:
     """Read a model folder's own files; raises BadUsage where it is none."""
     if not path.is_dir():
         raise BadUsage(f"--model-path {path}: no such folder.")
-    index, config = path / "model_index.json", path / "config.json"
     name, revision = _origin(path)
+    folder = _served_part(path)
+    index, config = folder / "model_index.json", folder / "config.json"
     common: dict[str, Any] = {
-        "path": path.resolve(),
+        "path": folder.resolve(),
         "name": name,
         "revision": revision,
         "source": f"{HUB}{name}" if revision else str(path.resolve()),
@@ -86,6 +89,12 @@ def read_model(path: Path) -> Model:
     if config.is_file():
         return Model(runtime=Runtime.LLM, **common, **_language_model(config))
     raise BadUsage(f"--model-path {path}: neither model_index.json nor config.json is in it.")
+
+
+def _served_part(path: Path) -> Path:
+    part = path / H3_PART
+    is_release = (part / "model_index.json").is_file()
+    return part if is_release and not (path / "model_index.json").is_file() else path
 
 
 def _pipeline(index: Path) -> dict[str, Any]:
@@ -108,6 +117,8 @@ def _registered(facts: dict[str, Any]) -> str | None:
     architecture = facts.get("_class_name")
     if architecture in (None, "QwenImage21Pipeline"):
         return "Qwen-Image-2.1"
+    if architecture == "MiniMaxH3Pipeline":
+        return "MiniMax-H3"
     # LTX-2.5 has the pipeline class of LTX-2; its text encoder tells them apart.
     is_gemma4 = (_class_of(facts, "text_encoder") or "").startswith("Gemma4")
     return "LTX-2.5-Diffusers" if str(architecture).startswith("LTX2") and is_gemma4 else None
@@ -143,8 +154,10 @@ def _json(path: Path) -> dict[str, Any]:
 def _origin(path: Path) -> tuple[str, str | None]:
     """(name, revision) as the hub's cache, or `hf download --local-dir`, laid the folder out."""
     path = path.absolute()
-    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
-        return path.parents[1].name.removeprefix("models--").replace("--", "/", 1), path.name
+    for folder in (path, path.parent):  # the whole of a release, or a part of it
+        cached = folder.parent.parent.name
+        if folder.parent.name == "snapshots" and cached.startswith("models--"):
+            return cached.removeprefix("models--").replace("--", "/", 1), folder.name
     for noted in sorted((path / ".cache/huggingface/download").glob("*.metadata")):
         first = noted.read_text(encoding="utf-8", errors="replace").partition("\n")[0].strip()
         if _REVISION.fullmatch(first):

@@ -12,7 +12,7 @@ import pytest
 from kclab.core.errors import BadUsage, EnvironmentLacking
 from kclab.serving import ServeOptions
 from kclab.serving.command import engine_environment, require_eager, server_command
-from kclab.serving.model import Runtime, read_model
+from kclab.serving.model import Medium, Runtime, read_model
 from kclab.serving.ports import server_ports
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -57,6 +57,19 @@ def test_ltx_2_5_is_told_from_ltx_2_whatever_its_folder_is_called(
     folder = make(tmp_path / "my-ltx-2", _class_name="LTX2Pipeline", text_encoder=encoder)
     model = read_model(folder)
     assert (model.served_name, model.name) == (served, "my-ltx-2")
+
+
+@pytest.mark.parametrize("named", ["", "FL2VA", "Ref2VA"])
+def test_minimax_h3_is_served_by_its_name_from_its_release_or_a_part_of_it(
+    tmp_path: Path, named: str
+) -> None:
+    release = tmp_path / "models--MiniMaxAI--MiniMax-H3" / "snapshots" / REVISION
+    for part in ("FL2VA", "Ref2VA"):
+        make(release / part, _class_name="MiniMaxH3Pipeline")
+    model = read_model(release / named)
+    assert (model.served_name, model.medium) == ("MiniMax-H3", Medium.VIDEO)
+    assert model.path == release / (named or "FL2VA")
+    assert (model.name, model.revision) == ("MiniMaxAI/MiniMax-H3", REVISION)
 
 
 def test_hub_cache_tells_name_and_revision(tmp_path: Path) -> None:
