@@ -178,3 +178,23 @@ def test_every_process_drained_and_is_gone(captured: Captured) -> None:
 
 def test_store_is_sound(captured: Captured) -> None:
     assert not check(captured.store).faults
+
+
+def test_two_devices_that_share_the_tokens_lose_nothing_and_say_what_they_left(
+    model: Write, serve: Serve, tmp_path: Path
+) -> None:
+    captured = serve(
+        model("ltx"),
+        cases=("sea",),
+        case_file=case_file(tmp_path),
+        steps=STEPS,
+        engine_arguments=("--num-gpus", "2", "--sp-degree", "2", "--ulysses-degree", "2"),
+    )
+    assert captured.summary.replayed is not None
+    assert captured.summary.replayed.status == "passed"
+    for family, names in (("head_gate", VIDEO + AUDIO), ("sdpa", ("attn2", "audio_attn2"))):
+        found = sorted((r["rank"], r["step"], r["variant"]) for r in of_family(captured, family))
+        assert found == sorted(product((0, 1), STEPS, names)), family
+    left = {c.name: c.skipped for c in captured.summary.capture.coverage if c.skipped}
+    calls = 2 * len(STEPS) * BLOCKS * (len(VIDEO + AUDIO) - 2)
+    assert left == {"sdpa": {"tokens split over several devices": calls}}
