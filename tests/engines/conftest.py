@@ -74,6 +74,7 @@ def cpu_engine() -> Iterator[None]:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("OMP_NUM_THREADS", "2")
         patch.setenv("PYTHONPATH", str(HERE / "shim"))
+        patch.setenv("PATH", str(HERE / "shim" / "bin"), prepend=os.pathsep)
         yield
 
 

@@ -1,8 +1,8 @@
 """Tiny models with random weights, written locally: `python models.py KIND FOLDER`.
 
-They are the engines' real architectures at small sizes: Qwen-Image-2.1 and LTX-2.5 with all their
-parts, a dense Qwen3, Qwen3-Next with both its kinds of attention, DeepSeek-V3 with latent attention
-and experts.
+They are the engines' real architectures at small sizes: Qwen-Image-2.1, LTX-2.5 and MiniMax-H3 with
+all their parts, a dense Qwen3, Qwen3-Next with both its kinds of attention, DeepSeek-V3 with latent
+attention and experts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from tiny.language import write_deepseek_v3, write_qwen3, write_qwen3_next
 from tiny.ltx import write_ltx
+from tiny.minimax_h3 import write_minimax_h3
 from tiny.qwen_image import write_qwen_image
 
 WRITERS: Mapping[str, Callable[[Path], None]] = {
@@ -22,6 +23,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
     "deepseek-v3": write_deepseek_v3,
     "qwen-image": write_qwen_image,
     "ltx": write_ltx,
+    "minimax-h3": write_minimax_h3,
 }
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ CHANNELS = 16
 def write_qwen_image(folder: Path) -> None:
     """The whole pipeline: processor, text encoder, transformer of two layers, VAE, scheduler."""
     words = tokenizer()
-    _write_processor(folder / "processor", words)
-    _write_text_encoder(folder / "text_encoder", words)
+    write_processor(folder / "processor", words)
+    write_text_encoder(folder / "text_encoder", words)
     start_sglang()
     _write_transformer(folder / "transformer")
     _write_vae(folder / "vae")
@@ -79,7 +79,8 @@ VAE = {
 }
 
 
-def _write_processor(folder: Path, words: Any) -> None:
+def write_processor(folder: Path, words: Any) -> None:
+    """What turns words and images into what the text encoder reads."""
     from transformers import Qwen3VLProcessor
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
@@ -93,7 +94,8 @@ def _write_processor(folder: Path, words: Any) -> None:
     ).save_pretrained(folder)
 
 
-def _write_text_encoder(folder: Path, words: Any) -> None:
+def write_text_encoder(folder: Path, words: Any) -> None:
+    """A Qwen3-VL of two layers, HIDDEN_TEXT wide."""
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
     ids = {word: words.convert_tokens_to_ids(word) for word in SPECIAL}

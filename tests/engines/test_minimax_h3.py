@@ -1,0 +1,199 @@
+"""MiniMax-H3 in the real SGLang, with every part of its pipeline: FC2 captured, replayed, swept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from kclab.capture.options import CaptureOptions
+from kclab.db.check import check
+from kclab.fc2.problem import Precision
+from kclab.serving.files import file_path
+from tests.engines.conftest import Captured, Serve, Write
+from tests.serving.conftest import gone
+
+pytestmark = pytest.mark.engines
+
+CASES = """
+[[case]]
+name = "teapot"
+kind = "video"
+prompt = "A red teapot."
+size = "64x32"
+seconds = 4
+"""
+STEPS, BLOCKS = (0, 2), (0, 1)
+WIDTH, INNER, HEADS = 256, 512, 2
+FRAMES = 107
+"""Four seconds of 24, made up to 17 n + 5."""
+TEXT, SOUND, PICTURE = 13, 2 * 178, 32 * 2
+"""Tokens: a byte each; two channels of 40 a second; 32 latent frames of 2 x 1 patches."""
+TOKENS = TEXT + SOUND + PICTURE
+PADDED = 448
+"""To a multiple of 64: rows that belong to nobody, which the GEMMs compute all the same."""
+
+Start = Callable[..., Captured]
+
+
+@pytest.fixture(scope="module")
+def start(model: Write, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """`start(engine option, …)` captures two steps of four, each block by itself."""
+    file = tmp_path_factory.mktemp("cases") / "cases.toml"
+    file.write_text(CASES)
+
+    def run(*engine: str) -> Captured:
+        path = model("minimax-h3")
+        projection = ("--component-paths.conditioning_projection", str(path / "projection"))
+        return serve(
+            path,
+            case_file=file,
+            inference_steps=4,
+            capture=CaptureOptions(adapters=(), define_missing=True, steps=STEPS, per="site"),
+            engine_arguments=(*projection, *engine),
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def captured(start: Start) -> Captured:
+    return start()
+
+
+def of_family(captured: Captured, family: str) -> list[dict[str, Any]]:
+    return [r for r in captured.receipts if r["definition"].startswith(family)]
+
+
+def tensor_of(captured: Captured, where: dict[str, str]) -> Tensor:
+    with safe_open(captured.store.database.parent / where["path"], "pt") as file:
+        return file.get_tensor(where["tensor_key"])
+
+
+def checkpoint_weight(model: Write, module: str) -> Tensor:
+    part = model("minimax-h3") / "FL2VA" / "transformer"
+    with safe_open(part / "diffusion_pytorch_model.safetensors", "pt") as file:
+        return file.get_tensor(f"{module}.weight")
+
+
+def test_video_is_kept_with_its_sound_at_the_size_that_was_asked_for(captured: Captured) -> None:
+    (outputs,) = captured.rows("SELECT json_extract(response, '$.outputs') FROM request")
+    (video,) = json.loads(outputs[0])
+    data = file_path(captured.store, video["sha256"], ".mp4").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == video["sha256"]
+    assert (video["width"], video["height"], video["tracks"]) == (64, 32, 2)
+    assert video["seconds"] == pytest.approx(FRAMES / 24, abs=0.03)
+
+
+def test_fc2_of_every_block_is_captured_in_exactly_the_selected_steps(captured: Captured) -> None:
+    found = of_family(captured, "fc2")
+    places = sorted((r["step"], r["module_path"]) for r in found)
+    assert places == sorted((s, f"blocks.{b}.mlp.fc2") for s, b in product(STEPS, BLOCKS))
+    assert {r["definition"] for r in found} == {f"fc2_bf16_n{WIDTH}_k{INNER}"}
+    assert {r["axes"]["M"] for r in found} == {PADDED}
+
+
+def test_fc2_has_the_checkpoints_weights_and_each_calls_own_activation(
+    captured: Captured, model: Write
+) -> None:
+    activations = []
+    for receipt in of_family(captured, "fc2"):
+        weight = tensor_of(captured, receipt["inputs"]["weight"])
+        assert torch.equal(weight, checkpoint_weight(model, receipt["module_path"]))
+        activations.append(tensor_of(captured, receipt["inputs"]["activation"]))
+    assert {a.shape for a in activations} == {(PADDED, INNER)}
+    assert all(bool(a[:TOKENS].float().abs().mean() > 0.01) for a in activations)
+    assert len({hashlib.sha256(a.float().numpy()).digest() for a in activations}) == len(
+        activations
+    )
+
+
+def test_attention_is_captured_with_the_padding_as_a_document_of_its_own(
+    captured: Captured,
+) -> None:
+    found = of_family(captured, "ragged_attention")
+    places = sorted((r["step"], r["module_path"]) for r in found)
+    assert places == sorted((s, f"blocks.{b}.attn") for s, b in product(STEPS, BLOCKS))
+    for receipt in found:
+        assert receipt["definition"] == f"ragged_attention_bf16_h{HEADS}_kv{HEADS}_d128"
+        bounds = tensor_of(captured, receipt["inputs"]["qo_indptr"])
+        assert bounds.tolist() == [0, TOKENS, PADDED]
+
+
+def test_everything_captured_replays_and_passes(captured: Captured) -> None:
+    passed(captured, 2 * len(STEPS) * len(BLOCKS))
+
+
+def passed(captured: Captured, count: int) -> None:
+    replayed = captured.summary.replayed
+    assert replayed is not None and replayed.status == "passed"
+    verdicts = captured.rows("SELECT status, count(*) FROM replay GROUP BY status")
+    assert [tuple(row) for row in verdicts] == [("passed", count)]
+
+
+def test_a_captured_fc2_is_a_boundary_that_a_sweep_takes(captured: Captured) -> None:
+    (chosen,) = captured.rows(
+        "SELECT w.id, w.uuid FROM capture c JOIN workload w ON w.id = c.workload_id"
+        " WHERE c.module_path = 'blocks.1.mlp.fc2' AND json_extract(c.receipt, '$.step') = 2"
+    )
+    database = ("--db", str(captured.store.database))
+    sweep = ("fc2", "sweep", "--backend", "cpu", "--budget", "5s", chosen["uuid"])
+    done = subprocess.run(
+        [sys.executable, "-m", "kclab", *database, *sweep],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{PADDED}x{WIDTH}x{INNER}" in done.stdout and "exact" in done.stdout
+    (boundary,) = captured.rows(
+        "SELECT precision, m, m_padded, n, k, source, block FROM fc2_boundary"
+        f" WHERE workload_id = {chosen['id']}"
+    )
+    assert tuple(boundary[:5]) == (Precision.BF16.value, PADDED, PADDED, WIDTH, INNER)
+    assert tuple(boundary[5:]) == ("captured", 1)
+
+
+def test_receipts_name_engine_model_request_and_worker(captured: Captured) -> None:
+    for receipt in captured.receipts:
+        assert (receipt["engine"], receipt["engine_version"]) == ("SGLang", "0.5.23")
+        assert receipt["model"] == "minimax-h3"
+        request = receipt["request"]
+        assert (request["model"], request["task"]) == ("MiniMax-H3", "t2va")
+        assert request["target"]["short_edge"] == 32
+        assert receipt["rank"] == 0 and receipt["process_id"] in captured.workers
+
+
+def test_every_process_drained_and_is_gone(captured: Captured) -> None:
+    drained = captured.rows("SELECT count(*) FROM capture_worker WHERE drained_us IS NULL")
+    assert drained[0][0] == 0 and len(captured.workers) >= 2
+    assert gone(captured.workers, 1)
+    assert not list(captured.store.database.parent.glob(".kclab-run/*"))
+
+
+def test_store_is_sound(captured: Captured) -> None:
+    assert not check(captured.store).faults
+
+
+def test_each_of_two_ranks_has_its_half_of_fc2_and_of_the_heads(start: Start, model: Write) -> None:
+    captured = start("--num-gpus", "2", "--tp-size", "2")
+    passed(captured, 2 * 2 * len(STEPS) * len(BLOCKS))
+    found = of_family(captured, "fc2")
+    places = sorted((r["rank"], r["step"], r["module_path"]) for r in found)
+    modules = [f"blocks.{b}.mlp.fc2" for b in BLOCKS]
+    assert places == sorted(product((0, 1), STEPS, modules))
+    for receipt in found:
+        halves = checkpoint_weight(model, receipt["module_path"]).chunk(2, dim=1)
+        weight = tensor_of(captured, receipt["inputs"]["weight"])
+        assert torch.equal(weight, halves[receipt["rank"]])
+    attention = {r["definition"] for r in of_family(captured, "ragged_attention")}
+    assert attention == {f"ragged_attention_bf16_h{HEADS // 2}_kv{HEADS // 2}_d128"}
