@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from torch import Tensor
 
@@ -31,14 +32,32 @@ kind = "video"
 prompt = "A red teapot."
 size = "64x32"
 seconds = 4
+
+[[case]]
+name = "moving"
+kind = "video"
+prompt = "It moves."
+size = "32x32"
+seconds = 4
+[case.payload]
+task = "fl2va"
+conditions = [{ type = "image", uri = "FIRST", role = "keyframe", frame_index = 0 }]
 """
+REQUESTS = ("teapot", "moving")
 STEPS, BLOCKS = (0, 2), (0, 1)
+CALLS = len(REQUESTS) * len(STEPS) * len(BLOCKS)
+"""Of FC2, and of attention."""
 WIDTH, INNER, HEADS = 256, 512, 2
 FRAMES = 107
 """Four seconds of 24, made up to 17 n + 5."""
-TEXT, SOUND, PICTURE = 13, 2 * 178, 32 * 2
-"""Tokens: a byte each; two channels of 40 a second; 32 latent frames of 2 x 1 patches."""
-TOKENS = TEXT + SOUND + PICTURE
+SOUND = 2 * 178
+"""Tokens: two channels of 40 a second."""
+TOKENS = {
+    "teapot": 13 + SOUND + 32 * 2,
+    "moving": len("<Picture 1>: ") + 3 + 9 + 1 + SOUND + 32,
+}
+"""Text (a byte each; beside a keyframe its label, and its one token between marks), the keyframe as
+a patch, sound, and 32 latent frames of patches."""
 PADDED = 448
 """To a multiple of 64: rows that belong to nobody, which the GEMMs compute all the same."""
 
@@ -47,15 +66,21 @@ Start = Callable[..., Captured]
 
 @pytest.fixture(scope="module")
 def start(model: Write, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """`start(engine option, …)` captures two steps of four, each block by itself."""
-    file = tmp_path_factory.mktemp("cases") / "cases.toml"
-    file.write_text(CASES)
+    """`start(engine option, …)` captures two steps of four, each block by itself.
 
-    def run(*engine: str) -> Captured:
+    Of a text's video, and of one that begins with an image.
+    """
+    folder = tmp_path_factory.mktemp("cases")
+    first, file = folder / "first.png", folder / "cases.toml"
+    Image.new("RGB", (32, 32), "red").save(first)
+    file.write_text(CASES.replace("FIRST", str(first)))
+
+    def run(*engine: str, cases: tuple[str, ...] = REQUESTS) -> Captured:
         path = model("minimax-h3")
         projection = ("--component-paths.conditioning_projection", str(path / "projection"))
         return serve(
             path,
+            cases=cases,
             case_file=file,
             inference_steps=4,
             capture=CaptureOptions(adapters=(), define_missing=True, steps=STEPS, per="site"),
@@ -85,52 +110,63 @@ def checkpoint_weight(model: Write, module: str) -> Tensor:
         return file.get_tensor(f"{module}.weight")
 
 
-def test_video_is_kept_with_its_sound_at_the_size_that_was_asked_for(captured: Captured) -> None:
-    (outputs,) = captured.rows("SELECT json_extract(response, '$.outputs') FROM request")
-    (video,) = json.loads(outputs[0])
-    data = file_path(captured.store, video["sha256"], ".mp4").read_bytes()
-    assert hashlib.sha256(data).hexdigest() == video["sha256"]
-    assert (video["width"], video["height"], video["tracks"]) == (64, 32, 2)
-    assert video["seconds"] == pytest.approx(FRAMES / 24, abs=0.03)
+def test_videos_are_kept_with_their_sound_at_the_size_that_was_asked_for(
+    captured: Captured,
+) -> None:
+    sizes = []
+    for (outputs,) in captured.rows(
+        "SELECT json_extract(response, '$.outputs') FROM request ORDER BY id"
+    ):
+        (video,) = json.loads(outputs)
+        data = file_path(captured.store, video["sha256"], ".mp4").read_bytes()
+        assert hashlib.sha256(data).hexdigest() == video["sha256"]
+        assert video["seconds"] == pytest.approx(FRAMES / 24, abs=0.03)
+        sizes.append((video["width"], video["height"], video["tracks"]))
+    assert sizes == [(64, 32, 2), (32, 32, 2)]
 
 
 def test_fc2_of_every_block_is_captured_in_exactly_the_selected_steps(captured: Captured) -> None:
     found = of_family(captured, "fc2")
-    places = sorted((r["step"], r["module_path"]) for r in found)
-    assert places == sorted((s, f"blocks.{b}.mlp.fc2") for s, b in product(STEPS, BLOCKS))
+    assert places(found) == sorted(product(REQUESTS, STEPS, modules("mlp.fc2")))
     assert {r["definition"] for r in found} == {f"fc2_bf16_n{WIDTH}_k{INNER}"}
     assert {r["axes"]["M"] for r in found} == {PADDED}
+
+
+def places(receipts: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    return sorted((r["request_id"], r["step"], r["module_path"]) for r in receipts)
+
+
+def modules(end: str) -> list[str]:
+    return [f"blocks.{block}.{end}" for block in BLOCKS]
 
 
 def test_fc2_has_the_checkpoints_weights_and_each_calls_own_activation(
     captured: Captured, model: Write
 ) -> None:
-    activations = []
+    digests = set()
     for receipt in of_family(captured, "fc2"):
         weight = tensor_of(captured, receipt["inputs"]["weight"])
         assert torch.equal(weight, checkpoint_weight(model, receipt["module_path"]))
-        activations.append(tensor_of(captured, receipt["inputs"]["activation"]))
-    assert {a.shape for a in activations} == {(PADDED, INNER)}
-    assert all(bool(a[:TOKENS].float().abs().mean() > 0.01) for a in activations)
-    assert len({hashlib.sha256(a.float().numpy()).digest() for a in activations}) == len(
-        activations
-    )
+        activation = tensor_of(captured, receipt["inputs"]["activation"]).float()
+        assert activation.shape == (PADDED, INNER)
+        assert activation[: TOKENS[receipt["request_id"]]].abs().mean() > 0.01
+        digests.add(hashlib.sha256(activation.numpy()).digest())
+    assert len(digests) == CALLS
 
 
 def test_attention_is_captured_with_the_padding_as_a_document_of_its_own(
     captured: Captured,
 ) -> None:
     found = of_family(captured, "ragged_attention")
-    places = sorted((r["step"], r["module_path"]) for r in found)
-    assert places == sorted((s, f"blocks.{b}.attn") for s, b in product(STEPS, BLOCKS))
+    assert places(found) == sorted(product(REQUESTS, STEPS, modules("attn")))
     for receipt in found:
         assert receipt["definition"] == f"ragged_attention_bf16_h{HEADS}_kv{HEADS}_d128"
         bounds = tensor_of(captured, receipt["inputs"]["qo_indptr"])
-        assert bounds.tolist() == [0, TOKENS, PADDED]
+        assert bounds.tolist() == [0, TOKENS[receipt["request_id"]], PADDED]
 
 
 def test_everything_captured_replays_and_passes(captured: Captured) -> None:
-    passed(captured, 2 * len(STEPS) * len(BLOCKS))
+    passed(captured, 2 * CALLS)
 
 
 def passed(captured: Captured, count: int) -> None:
@@ -144,6 +180,7 @@ def test_a_captured_fc2_is_a_boundary_that_a_sweep_takes(captured: Captured) -> 
     (chosen,) = captured.rows(
         "SELECT w.id, w.uuid FROM capture c JOIN workload w ON w.id = c.workload_id"
         " WHERE c.module_path = 'blocks.1.mlp.fc2' AND json_extract(c.receipt, '$.step') = 2"
+        " AND json_extract(c.receipt, '$.request_id') = 'teapot'"
     )
     database = ("--db", str(captured.store.database))
     sweep = ("fc2", "sweep", "--backend", "cpu", "--budget", "5s", chosen["uuid"])
@@ -168,7 +205,8 @@ def test_receipts_name_engine_model_request_and_worker(captured: Captured) -> No
         assert (receipt["engine"], receipt["engine_version"]) == ("SGLang", "0.5.23")
         assert receipt["model"] == "minimax-h3"
         request = receipt["request"]
-        assert (request["model"], request["task"]) == ("MiniMax-H3", "t2va")
+        task = "t2va" if receipt["request_id"] == "teapot" else "fl2va"
+        assert (request["model"], request["task"]) == ("MiniMax-H3", task)
         assert request["target"]["short_edge"] == 32
         assert receipt["rank"] == 0 and receipt["process_id"] in captured.workers
 
@@ -185,15 +223,13 @@ def test_store_is_sound(captured: Captured) -> None:
 
 
 def test_each_of_two_ranks_has_its_half_of_fc2_and_of_the_heads(start: Start, model: Write) -> None:
-    captured = start("--num-gpus", "2", "--tp-size", "2")
-    passed(captured, 2 * 2 * len(STEPS) * len(BLOCKS))
-    found = of_family(captured, "fc2")
-    places = sorted((r["rank"], r["step"], r["module_path"]) for r in found)
-    modules = [f"blocks.{b}.mlp.fc2" for b in BLOCKS]
-    assert places == sorted(product((0, 1), STEPS, modules))
-    for receipt in found:
-        halves = checkpoint_weight(model, receipt["module_path"]).chunk(2, dim=1)
-        weight = tensor_of(captured, receipt["inputs"]["weight"])
-        assert torch.equal(weight, halves[receipt["rank"]])
+    captured = start("--num-gpus", "2", "--tp-size", "2", cases=("teapot",))
+    passed(captured, 2 * CALLS)
+    for rank in (0, 1):
+        found = [r for r in of_family(captured, "fc2") if r["rank"] == rank]
+        assert places(found) == sorted(product(("teapot",), STEPS, modules("mlp.fc2")))
+        for receipt in found:
+            half = checkpoint_weight(model, receipt["module_path"]).chunk(2, dim=1)[rank]
+            assert torch.equal(tensor_of(captured, receipt["inputs"]["weight"]), half)
     attention = {r["definition"] for r in of_family(captured, "ragged_attention")}
     assert attention == {f"ragged_attention_bf16_h{HEADS // 2}_kv{HEADS // 2}_d128"}
