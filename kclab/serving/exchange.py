@@ -36,7 +36,7 @@ class Answer:
     problem: str | None = None
     """Why the response is not what was asked for."""
     finished_us: int | None = None
-    """When a job was done or given up, UTC; None where the response itself was the end."""
+    """When a job was done or anything was given up, UTC; None where the response was the end."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,8 @@ class Exchanges:
             )
             answer = self._judged(asked.case, reply, watch)
         except BaseException as error:
-            self._keep(asked, reply, Answer(None, [], str(error) or type(error).__name__))
+            problem = str(error) or type(error).__name__
+            self._keep(asked, reply, Answer(None, [], problem, finished_us=now_us()))
             raise
         self._keep(asked, reply, answer)
         if answer.problem is not None:
@@ -210,22 +211,19 @@ class Exchanges:
         }
 
     def _keep(self, asked: Asked, reply: Reply | None, answer: Answer) -> None:
-        status, finished = (reply.status, reply.finished_us) if reply else (None, now_us())
-        elapsed = reply.elapsed_us if reply else None
-        if answer.finished_us is not None:
-            finished, elapsed = answer.finished_us, answer.finished_us - asked.started_us
+        finished = answer.finished_us or (reply.finished_us if reply else now_us())
         receipt = {
             "response": answer.response,
             "outputs": answer.outputs,
             "requested_outputs": asked.case.outputs,
             "actual_outputs": len(answer.outputs),
-            **({} if elapsed is None else {"elapsed_us": elapsed}),
+            "elapsed_us": finished - asked.started_us,
             **({"error": answer.problem} if answer.problem else {}),
         }
         with writing(self._connection):
             self._connection.execute(
                 "UPDATE request SET response = ?, status_code = ?, finished_us = ? WHERE id = ?",
-                (to_json(receipt), status, finished, asked.row),
+                (to_json(receipt), reply.status if reply else None, finished, asked.row),
             )
 
 

@@ -36,8 +36,6 @@ class Reply:
     data: bytes
     finished_us: int
     """When the whole answer was there, microseconds UTC."""
-    elapsed_us: int
-    """Since it was sent."""
 
     @property
     def text(self) -> str:
@@ -99,15 +97,14 @@ class Client:
 
     def _exchange(self, method: str, endpoint: str, watch: Watch, body: dict[str, Any]) -> Reply:
         def send() -> Reply:
-            started = now_us()
             response = self._session.request(
                 method,
                 f"{self.url}{endpoint}",
                 **body,
                 timeout=(CONNECT_SECONDS, self.timeout),
             )
-            data, finished = response.content, now_us()
-            return Reply(response.status_code, data, finished, finished - started)
+            data = response.content
+            return Reply(response.status_code, data, now_us())
 
         try:
             return _watched(send, _with_deadline(watch, self.timeout, endpoint))

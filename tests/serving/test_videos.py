@@ -55,6 +55,7 @@ def test_fault_ends_in_time_and_leaves_a_row_and_nothing_else(
     assert_over(stubbed, caught.value)
     (request,) = stubbed.requests
     assert "error" in request["response"] and request["finished_us"]
+    assert request["response"]["elapsed_us"] >= (0.9e6 if words in SLOW else 0)
 
 
 SLOW = ("hang", "jobnever")
