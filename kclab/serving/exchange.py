@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,15 @@ class Exchanges:
             )
         return asked
 
-    def finish(self, asked: Asked, watch: Watch) -> Answer:
+    def finish(self, asked: Asked, watch: Watch, activate: Callable[[], None]) -> Answer:
         """Send it, keep the answer and its images, and only then judge it.
 
-        Raises EngineFailed where the answer is missing or wrong; the row is complete by then.
+        `activate` is called right before. Raises EngineFailed where the answer is missing or wrong;
+        the row is complete by then, whatever ends this.
         """
         reply = None
         try:
+            activate()
             reply = self._client.post(
                 ENDPOINTS[asked.case.kind], asked.payload, asked.upload, watch
             )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from kclab.capture.control import ControlFolder, is_alive
@@ -202,10 +203,12 @@ def _ask_all(
         progress(f"asking {case.request_id} ({number} of {len(job.cases)})")
         started = time.monotonic()
         asked = exchanges.begin(case)
-        orders.activate(asked.request_id, asked.told, asked.facts, asked.started_us)
+        watch = _watch(server, workers, f"while it answered {asked.request_id}")
+        activate = partial(
+            orders.activate, asked.request_id, asked.told, asked.facts, asked.started_us
+        )
         try:
-            watch = _watch(server, workers, f"while it answered {asked.request_id}")
-            answer: Answer = exchanges.finish(asked, watch)
+            answer: Answer = exchanges.finish(asked, watch, activate)
         finally:
             orders.deactivate()
         served.append(Served(asked.request_id, time.monotonic() - started, len(answer.outputs)))

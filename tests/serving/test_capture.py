@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kclab.capture.options import CaptureOptions
+from kclab.capture.orders import Orders
 from kclab.core.errors import EngineFailed
 from kclab.db.check import check
 from kclab.db.store import Store
@@ -205,6 +206,21 @@ def test_interrupted_kclab_ends_the_engine_and_says_so(stub: Mode, number: int, 
     assert gone(stubbed.pids, 0.5)
     assert stubbed.run_row["status"] == "interrupted"
     assert stubbed.requests[0]["response"]["error"]
+
+
+def test_request_that_was_never_sent_has_an_end_too(
+    stub: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stubbed = stub("")
+    monkeypatch.setattr(Orders, "activate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stubbed.serve()
+    (request,) = stubbed.requests
+    assert request["response"]["error"] == "KeyboardInterrupt"
+    assert request["finished_us"] and gone(stubbed.pids, 0.5)
 
 
 def test_edit_alone_without_an_image_is_a_usage_error(stub: Mode, invoke: Cli) -> None:
