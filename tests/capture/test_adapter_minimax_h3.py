@@ -77,17 +77,49 @@ def engine() -> Any:
         alpha = (tensor_scale_a * tensor_scale_b).reshape(1)
         return namespace["run"](a, b, block_scale_a, block_scale_b, ROWS, alpha, *scales)
 
-    def _minimax_h3_attention_core_impl(
-        attention, q, k, v, *, cu_seqlens, cu_seqlens_host=None, ulysses_active=False,
-        gate_compress=None,
-    ):  # fmt: skip
+    def packed(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor) -> Tensor:
         namespace: dict[str, Any] = {}
         exec(read_reference("ragged_attention"), namespace)
-        return namespace["run"](q, k, v, cu_seqlens, cu_seqlens, False, q.shape[2] ** -0.5)
+        return namespace["run"](q, k, v, bounds, bounds, False, q.shape[2] ** -0.5)
+
+    def _minimax_h3_attention_core_impl(
+        attention, q, k, v, *, cu_seqlens, cu_seqlens_host=None, ulysses_active=False,
+        ring_active=False, gate_compress=None,
+    ):  # fmt: skip
+        if not ulysses_active:
+            return packed(q, k, v, cu_seqlens)
+        # As of two devices: this one has half of the heads, after the exchange all tokens of them.
+        mine = [torch.cat([x, x])[:, :1] for x in (q, k, v)]
+        return attention._attention_impl.forward_varlen(*mine, cu_seqlens=2 * cu_seqlens)
+
+    class SDPAImpl:
+        softmax_scale = None
+
+        def forward_varlen(
+            self, query, key, value, *, cu_seqlens, cu_seqlens_host=None
+        ):  # fmt: skip
+            return packed(query, key, value, cu_seqlens)
+
+    class FlashAttentionImpl(SDPAImpl):
+        def forward_varlen(self, query, key, value, **more):
+            return super().forward_varlen(query, key, value, **more)
+
+    class SageImpl(SDPAImpl):
+        def forward_varlen(self, query, key, value, **more):
+            return packed(query, key, value, more["cu_seqlens"])
+
+    class MiniMaxH3Attention(nn.Module):
+        def __init__(self, implementation: str):
+            super().__init__()
+            self._attention_impl = getattr(module, implementation)()
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, **more: Any) -> Tensor:
+            return module._minimax_h3_attention_core_impl(self, q, k, v, **more)
 
     for part in (
         UnquantizedLinearMethod, ComfyNvfp4LinearMethod, OtherMethod, MiniMaxH3MLP,
-        scaled_mm_nvfp4, _minimax_h3_attention_core_impl,
+        scaled_mm_nvfp4, _minimax_h3_attention_core_impl, MiniMaxH3Attention,
+        SDPAImpl, FlashAttentionImpl, SageImpl,
     ):  # fmt: skip
         setattr(module, part.__name__, part)
     return module
@@ -97,6 +129,8 @@ def armed(tapped: Tapped, module: Any) -> MemoryRecorder:
     recorder = armed_one(tapped, adapter.instrument, module)
     adapter.instrument_linear(module, current_tap())
     adapter.instrument_nvfp4(module, current_tap())
+    for name in adapter.IMPLEMENTATIONS:
+        adapter.instrument_packed(current_tap(), name, module)
     return recorder
 
 
@@ -147,12 +181,12 @@ def test_other_quantisation_is_counted_by_its_name(tapped: Tapped) -> None:
     assert recorder.counts["fc2", "linear of another kind: OtherMethod"] == 1
 
 
-def attend(module: Any, rows: int = 6, **more: Any) -> None:
+def attend(module: Any, rows: int = 6, implementation: str = "SDPAImpl", **more: Any) -> None:
     bounds = torch.tensor([0, 4, 6], dtype=torch.int32)
-    attention = SimpleNamespace(_attention_impl=SimpleNamespace(softmax_scale=None))
+    layer = module.MiniMaxH3Attention(implementation)
     given = (noise(rows, 2, 8), noise(rows, 2, 8), noise(rows, 2, 8))
     with capture.request("r"):
-        module._minimax_h3_attention_core_impl(attention, *given, cu_seqlens=bounds, **more)
+        layer(*given, cu_seqlens=bounds, **more)
 
 
 def test_packed_attention_is_captured_with_its_documents(tapped: Tapped) -> None:
@@ -165,10 +199,40 @@ def test_packed_attention_is_captured_with_its_documents(tapped: Tapped) -> None
     assert_replays(captured)
 
 
+@pytest.mark.parametrize("implementation", ["SDPAImpl", "FlashAttentionImpl"])
+def test_devices_that_share_the_tokens_capture_all_tokens_of_their_heads(
+    tapped: Tapped, implementation: str
+) -> None:
+    module = engine()
+    recorder = armed(tapped, module)
+    attend(module, implementation=implementation, ulysses_active=True)
+    (captured,) = recorder.captures
+    assert captured.name == "ragged_attention_bf16_h1_kv1_d8"
+    assert captured.inputs["Q"].shape == (12, 1, 8)
+    assert captured.inputs["qo_indptr"].tolist() == [0, 8, 12]
+    assert not recorder.counts
+    assert_replays(captured)
+
+
+def test_packed_attention_of_something_else_is_left_alone(tapped: Tapped) -> None:
+    module = engine()
+    recorder = armed(tapped, module)
+    bounds = torch.tensor([0, 6], dtype=torch.int32)
+    with capture.request("r"):
+        module.SDPAImpl().forward_varlen(*[noise(6, 2, 8)] * 3, cu_seqlens=bounds)
+    assert recorder.captures == []
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "reason"),
     [
-        (6, {"ulysses_active": True}, "tokens split over several devices"),
+        (6, {"ring_active": True}, "tokens split over several devices"),
+        (6, {"ulysses_active": True, "ring_active": True}, "tokens split over several devices"),
+        (
+            6,
+            {"ulysses_active": True, "implementation": "SageImpl"},
+            "tokens split over several devices",
+        ),
         (6, {"gate_compress": torch.ones(1)}, "sparse"),
         (8, {}, "padded tokens"),
     ],
@@ -184,7 +248,11 @@ def test_other_attention_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "name", ["MiniMaxH3MLP", "_minimax_h3_attention_core_impl", "UnquantizedLinearMethod"]
+    "name",
+    [
+        *("MiniMaxH3MLP", "MiniMaxH3Attention", "_minimax_h3_attention_core_impl"),
+        *("UnquantizedLinearMethod", "SDPAImpl", "FlashAttentionImpl"),
+    ],
 )
 def test_release_without_a_target_is_refused_by_its_name(tapped: Tapped, name: str) -> None:
     module = engine()

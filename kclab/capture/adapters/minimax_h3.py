@@ -3,7 +3,8 @@
 FC2 is captured as the boundary that `kclab fc2 sweep` searches. In bfloat16 that is the linear's
 own call; in NVFP4 it is the call of comfy-kitchen's GEMM inside it, over operands that are packed
 and scaled as the library takes them. Attention is packed: several documents side by side, and each
-token sees its whole document.
+token sees its whole document. Devices that share the tokens (Ulysses) exchange them for heads
+first, so there it is what each then computes, all tokens of its heads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 MODULE = "sglang.multimodal_gen.runtime.models.dits.minimax_h3"
 MODEL = "MiniMaxH3DiTModel"
 MLP = "MiniMaxH3MLP"
+LAYER = "MiniMaxH3Attention"
 CORE = "_minimax_h3_attention_core_impl"
+BACKENDS = "sglang.multimodal_gen.runtime.layers.attention.backends"
+IMPLEMENTATIONS = {"SDPAImpl": f"{BACKENDS}.sdpa", "FlashAttentionImpl": f"{BACKENDS}.flash_attn"}
+"""What computes packed attention densely, and where it is."""
+PACKED = "forward_varlen"
 LINEAR_MODULE = "sglang.multimodal_gen.runtime.layers.linear"
 LINEAR = "UnquantizedLinearMethod"
 NVFP4_MODULE = "sglang.multimodal_gen.runtime.layers.quantization.comfy_nvfp4"
@@ -51,6 +57,8 @@ class FeedForward:
 
 _FEED_FORWARD: ContextVar[FeedForward | None] = ContextVar("kclab_h3_mlp", default=None)
 _IN_FC2: ContextVar[bool] = ContextVar("kclab_h3_fc2", default=False)
+_EXCHANGED: ContextVar[bool] = ContextVar("kclab_h3_exchanged", default=False)
+"""In attention whose devices have exchanged tokens for heads."""
 
 
 class MiniMaxH3Adapter:
@@ -66,12 +74,20 @@ class MiniMaxH3Adapter:
         tap.when_imported(MODULE, lambda module: instrument(module, tap))
         tap.when_imported(LINEAR_MODULE, lambda module: instrument_linear(module, tap))
         tap.when_imported(NVFP4_MODULE, lambda module: instrument_nvfp4(module, tap))
+        for name, module in IMPLEMENTATIONS.items():
+            tap.when_imported(module, functools.partial(instrument_packed, tap, name))
 
 
 def instrument(module: Any, tap: Tap) -> None:
     """Wrap the model's own parts; EnvironmentLacking names one that this release lacks."""
     tap.wrap(target(module, MLP), "forward", lambda method: _watched_mlp(method, tap))
+    tap.wrap(target(module, LAYER), "forward", _watched_layer)
     watch_calls(tap, module, CORE, ATTENTION, see_attention)
+
+
+def instrument_packed(tap: Tap, name: str, module: Any) -> None:
+    """Wrap packed attention itself; EnvironmentLacking names it where it is not there."""
+    watch_calls(tap, target(module, name), PACKED, ATTENTION, see_packed)
 
 
 def instrument_linear(module: Any, tap: Tap) -> None:
@@ -105,6 +121,19 @@ def _watched_mlp(method: Callable[..., Any], tap: Tap) -> Callable[..., Any]:
             return method(self, x, *args, **kwargs)
         finally:
             _FEED_FORWARD.reset(token)
+
+    return forward
+
+
+def _watched_layer(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        exchanged = kwargs.get("ulysses_active") and not kwargs.get("ring_active")
+        token = _EXCHANGED.set(bool(exchanged))
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            _EXCHANGED.reset(token)
 
     return forward
 
@@ -187,15 +216,33 @@ def _scales(scales: Tensor) -> Tensor:
 
 def see_attention(arguments: Arguments) -> Seen:
     """`(attention, q, k, v, *, cu_seqlens, …)`: q, k and v [T, H, D], after norm and rotation."""
-    attention, q = arguments["attention"], arguments["q"]
-    if arguments.get("ulysses_active") or arguments.get("ring_active"):
-        return Uncaptured(ATTENTION, "tokens split over several devices")
+    attention = arguments["attention"]
+    implementation = getattr(attention, "_attention_impl", None)
     if arguments.get("gate_compress") is not None or _is_sparse(attention, arguments):
         return Uncaptured(ATTENTION, "sparse")
+    if arguments.get("ulysses_active") or arguments.get("ring_active"):
+        whole = _EXCHANGED.get() and _is_wrapped(implementation)
+        return None if whole else Uncaptured(ATTENTION, "tokens split over several devices")
+    named = {name: arguments[name] for name in ("q", "k", "v", "cu_seqlens")}
+    host = arguments.get("cu_seqlens_host")
+    return _packed(**named, host=host, by=implementation, operation=CORE)
+
+
+def see_packed(arguments: Arguments) -> Seen:
+    """`(self, query, key, value, *, cu_seqlens, …)`; None except between devices' exchanges."""
+    if not _EXCHANGED.get():
+        return None
+    q, k, v = (arguments[name] for name in ("query", "key", "value"))
+    bounds, host = arguments["cu_seqlens"], arguments.get("cu_seqlens_host")
+    return _packed(q, k, v, bounds, host, by=arguments["self"], operation=PACKED)
+
+
+def _packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, host: Any, by: Any, operation: str
+) -> Seen:
     if q.dtype not in TAGS:
         return Uncaptured(ATTENTION, f"dtype {str(q.dtype).removeprefix('torch.')}")
-    host = arguments.get("cu_seqlens_host")
-    bounds = arguments["cu_seqlens"].to(torch.int32)
+    bounds = cu_seqlens.to(torch.int32)
     if int(bounds[-1] if host is None else host[-1]) != q.shape[0]:
         return Uncaptured(ATTENTION, "padded tokens")
     heads, size = q.shape[1:]
@@ -204,17 +251,24 @@ def see_attention(arguments: Arguments) -> Seen:
         sizes={"h": heads, "d": size, "dtype": TAGS[q.dtype]},
         inputs={
             "Q": q,
-            "K": arguments["k"],
-            "V": arguments["v"],
+            "K": k,
+            "V": v,
             "qo_indptr": bounds,
             "kv_indptr": bounds,
             "is_causal": False,
-            "sm_scale": _scale(attention, size),
+            "sm_scale": _scale(by, size),
         },
         outputs=lambda result: {"O": result.reshape(-1, heads, size)},
-        operation=CORE,
+        operation=operation,
         variant=f"tokens_{q.shape[0]}",
     )
+
+
+def _is_wrapped(implementation: Any) -> bool:
+    """Whether its packed attention is one of those that see_packed sees."""
+    owners = (kind for kind in type(implementation).__mro__ if PACKED in vars(kind))
+    owner = next(owners, None)
+    return owner is not None and owner.__name__ in IMPLEMENTATIONS
 
 
 def _is_sparse(attention: Any, arguments: Arguments) -> bool:
@@ -224,7 +278,6 @@ def _is_sparse(attention: Any, arguments: Arguments) -> bool:
     return "SPARSE" in getattr(backend, "name", "")
 
 
-def _scale(attention: Any, size: int) -> float:
-    implementation = getattr(attention, "_attention_impl", None)
+def _scale(implementation: Any, size: int) -> float:
     scale = getattr(implementation, "softmax_scale", None)
     return float(size**-0.5 if scale is None else scale)
