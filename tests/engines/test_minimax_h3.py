@@ -150,8 +150,12 @@ def test_fc2_has_the_checkpoints_weights_and_each_calls_own_activation(
         activation = tensor_of(captured, receipt["inputs"]["activation"]).float()
         assert activation.shape == (PADDED, INNER)
         assert activation[: TOKENS[receipt["request_id"]]].abs().mean() > 0.01
-        digests.add(hashlib.sha256(activation.numpy()).digest())
+        digests.add(digest(activation))
     assert len(digests) == CALLS
+
+
+def digest(tensor: Tensor) -> bytes:
+    return hashlib.sha256(tensor.float().numpy()).digest()
 
 
 def test_attention_is_captured_with_the_padding_as_a_document_of_its_own(
@@ -222,14 +226,23 @@ def test_store_is_sound(captured: Captured) -> None:
     assert not check(captured.store).faults
 
 
-def test_each_of_two_ranks_has_its_half_of_fc2_and_of_the_heads(start: Start, model: Write) -> None:
-    captured = start("--num-gpus", "2", "--tp-size", "2", cases=("teapot",))
+def test_two_devices_that_share_the_tokens_capture_fc2_of_theirs_and_whole_heads(
+    start: Start,
+) -> None:
+    captured = start("--num-gpus", "2", cases=("teapot",))
     passed(captured, 2 * CALLS)
+    queries = set()
     for rank in (0, 1):
-        found = [r for r in of_family(captured, "fc2") if r["rank"] == rank]
-        assert places(found) == sorted(product(("teapot",), STEPS, modules("mlp.fc2")))
+        mine = [r for r in captured.receipts if r["rank"] == rank]
+        fc2 = [r for r in mine if r["definition"] == f"fc2_bf16_n{WIDTH}_k{INNER}"]
+        assert places(fc2) == sorted(product(("teapot",), STEPS, modules("mlp.fc2")))
+        assert {r["axes"]["M"] for r in fc2} == {PADDED // 2}
+        heads = HEADS // 2
+        attention = f"ragged_attention_bf16_h{heads}_kv{heads}_d128"
+        found = [r for r in mine if r["definition"] == attention]
+        assert places(found) == sorted(product(("teapot",), STEPS, modules("attn")))
         for receipt in found:
-            half = checkpoint_weight(model, receipt["module_path"]).chunk(2, dim=1)[rank]
-            assert torch.equal(tensor_of(captured, receipt["inputs"]["weight"]), half)
-    attention = {r["definition"] for r in of_family(captured, "ragged_attention")}
-    assert attention == {f"ragged_attention_bf16_h{HEADS // 2}_kv{HEADS // 2}_d128"}
+            bounds = tensor_of(captured, receipt["inputs"]["qo_indptr"])
+            assert bounds.tolist() == [0, TOKENS["teapot"], PADDED]
+            queries.add(digest(tensor_of(captured, receipt["inputs"]["Q"])))
+    assert len(queries) == CALLS
