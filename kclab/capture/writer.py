@@ -27,6 +27,7 @@ from kclab.capture.device_room import DeviceRoom
 from kclab.capture.entries import CaptureEntry, CountEntry, Entry, to_line, write_entries
 from kclab.capture.plan import CapturePlan
 from kclab.capture.snapshot import Snapshot, fetch, key_on_device, stored_form
+from kclab.capture.turns import short_turns
 from kclab.core.digest import tensor_digest
 from kclab.core.errors import KclabError
 from kclab.db.connection import busy_timeout_ms, connect_write, writing
@@ -111,13 +112,8 @@ class Writer(threading.Thread):
                 items = self._backlog.take_all(
                     0 if self._stopping.is_set() else COUNTS_EVERY_SECONDS
                 )
-                for group in _groups(items):
-                    began = time.thread_time_ns()
-                    self._store(group)
-                    spent = (time.thread_time_ns() - began) // 1000
-                    self._coverage.count(OWN_TIME, STORING, spent)
-                if not items:
-                    self._commit(list(self._new_counts()))
+                with short_turns():
+                    self._work(items)
         except BaseException as error:
             self._control.fail(
                 self._process, f"the writer stopped: {error!r}", traceback.format_exc()
@@ -126,6 +122,15 @@ class Writer(threading.Thread):
             self._backlog.close()
             with forks.DATABASE:
                 self.disconnect()
+
+    def _work(self, items: list[tuple[Item, int]]) -> None:
+        for group in _groups(items):
+            began = time.thread_time_ns()
+            self._store(group)
+            spent = (time.thread_time_ns() - began) // 1000
+            self._coverage.count(OWN_TIME, STORING, spent)
+        if not items:
+            self._commit(list(self._new_counts()))
 
     def _store(self, group: list[tuple[Item, int]]) -> None:
         batch = self._blobs.batch()
