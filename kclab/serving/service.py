@@ -148,7 +148,8 @@ def _serve(
             try:
                 _get_ready(server, workers, progress)
                 served = _ask_all(store, job, active, server, workers, progress)
-                workers.drain(_watch(server, workers, "while its workers drained"))
+                watch = _watch(server, workers, "while its workers drained")
+                workers.drain(watch, told=progress)
             except BaseException:
                 workers.try_drain(FAILED_DRAIN_SECONDS)
                 raise

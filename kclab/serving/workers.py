@@ -16,11 +16,13 @@ from kclab.core.errors import EngineFailed
 STILL_SECONDS = 120.0
 """A worker that stores nothing for so long is stuck: one tensor takes less even on a slow disk."""
 TICK_SECONDS = 0.1
+SAYS_EVERY_SECONDS = 5.0
 TITLE = "scheduler"
 """In the titles of SGLang's workers: `sglang::scheduler_TP0`, `sgl_diffusion::scheduler`."""
 
 Family = Callable[[], Sequence[psutil.Process]]
 Watch = Callable[[], None]
+Progress = Callable[[str], None]
 
 
 class Workers:
@@ -65,18 +67,24 @@ class Workers:
             if not is_alive(key):
                 raise EngineFailed(f"worker {title} (process {key}) died.")
 
-    def drain(self, watch: Watch, seconds: float | None = None) -> None:
+    def drain(
+        self, watch: Watch, seconds: float | None = None, told: Progress = lambda _: None
+    ) -> None:
         """Let every living worker store all that it has, for as long as each gets on with it.
 
-        Raises EngineFailed naming those that have not moved for STILL_SECONDS, with what waits in
-        them, or that are not done after `seconds` in all.
+        `told` hears every few seconds what is left. Raises EngineFailed naming those that have not
+        moved for STILL_SECONDS, with what waits in them, or that are not done after `seconds` in
+        all.
         """
         Orders(self._control.path).drain()
-        started = time.monotonic()
+        started = said = time.monotonic()
         moved: dict[str, tuple[int, float]] = {}
         while undrained := self._undrained():
             watch()
             now = time.monotonic()
+            if now - said > SAYS_EVERY_SECONDS:
+                said = now
+                told(self._pending_words(undrained))
             for process in undrained:
                 done = self._control.progress(process).moved
                 if process not in moved or moved[process][0] != done:
@@ -87,6 +95,11 @@ class Workers:
             if stuck:
                 raise EngineFailed(self._undrained_words(stuck, "stored nothing", STILL_SECONDS))
             time.sleep(TICK_SECONDS)
+
+    def _pending_words(self, processes: Sequence[str]) -> str:
+        known = [self._control.progress(process) for process in processes]
+        handed, pending = sum(p.handed for p in known), sum(p.pending for p in known)
+        return f"the workers store what they copied: {pending} of {handed} captures are left"
 
     def try_drain(self, seconds: float) -> None:
         """After a failure: let whoever can still store what it has, and do not insist."""
