@@ -39,7 +39,7 @@ def write(n: int, k: int, dtype: str) -> Body:
         },
         "outputs": {"C": tensor(["M", "N"], name, "The product.")},
         "reference": read_reference("block_scaled_gemm"),
-        # Kernels keep about 14 bits of partial sums, and multiply by a scale's reciprocal.
+        # Kernels keep about 14 bits of partial sums.
         "tolerance": {"C": {"rtol": 0.03, "atol": 0.03}},
         "capture": {"adapter": "deepseek"},
     }

@@ -159,6 +159,21 @@ def test_block_scaled_gemm_multiplies_what_quantisation_leaves(power_of_two):
     torch.testing.assert_close(got, left @ right.T, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("value", "largest", "code"), [(0.17578125, 7.5, 11.0), (2.390625, 6.375, 176.0)]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_block_scaled_gemm_breaks_ties_as_an_h200_was_seen_to(value, largest, code, dtype):
+    """Of SGLang 0.5.23's DeepSeek; divided by the scale, or exactly, either would be one less."""
+    run = load_run(FAMILIES["block_scaled_gemm"].make(n=1, k=128), BLOCK=128)
+    a = torch.zeros(1, 128, dtype=dtype)
+    a[0, 0], a[0, 1] = value, largest
+    w = torch.zeros(1, 128).to(torch.float8_e4m3fn)
+    w[0, 0] = 1.0
+    got = run(a, w, torch.ones(1, 1), False)
+    assert got.item() == pytest.approx(code * largest / 448, rel=2**-8)
+
+
 def test_head_gate_is_neutral_at_zero():
     run = load_run(FAMILIES["head_gate"].make(h=2, d=3, dtype="fp32"))
     x = torch.randn(1, 4, 2, 3)
