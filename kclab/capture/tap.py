@@ -76,7 +76,9 @@ class Tap:
             self._end_program()
         if self.roots is not None:
             root = self.roots.names[0].rpartition(".")[2]
-            if not self._steps and multiprocessing.parent_process() is None:
+            # Of a served engine its workers are captured, which are children.
+            is_program = multiprocessing.parent_process() is None and not self.plan.served
+            if not self._steps and is_program:
                 self.count(root, "never called in this process")
             elif not self._selected and self._steps:
                 self.recorder.count(root, "no step selected", self._steps)

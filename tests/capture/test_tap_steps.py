@@ -241,6 +241,12 @@ def test_root_that_is_never_called_is_told(tapped: Tapped) -> None:
     assert recorder.counts == {("Nope", "never called in this process"): 1}
 
 
+def test_process_of_a_served_engine_that_computes_nothing_is_no_gap(tapped: Tapped) -> None:
+    recorder = tapped(root="package.Nope", served=True)
+    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    assert not recorder.counts
+
+
 def test_root_whose_calls_were_none_of_the_steps_is_told(tapped: Tapped) -> None:
     recorder = tapped(root="Net", steps=(7, 9))
     net = Net()
