@@ -106,6 +106,104 @@ def test_absorbed_attention_is_captured_over_compressed_keys(tapped: Tapped, spl
     assert_replays(captured)
 
 
+CHOSEN = torch.tensor(
+    [[4, 0, 2], [5, -1, 1], [0, 2, -1], [3, 1, 2], [4, -1, -1]], dtype=torch.int32
+)
+"""Places in each query's own sequence, of 6 keys (two queries) and of 5 (three)."""
+PLACES = torch.tensor([[9, 2, 7, 5, 3, 4], [1, 8, 3, 4, 6, 0]])
+"""Slots of the pool that the two sequences have; 3 and 4 belong to both, as a prefix would."""
+
+
+def sparse_engine(form: str) -> Any:
+    """One whose attention sees the chosen keys alone, told in the back-end's form."""
+    held = pools()
+    held.req_to_token_pool.req_to_token[2, :6], held.req_to_token_pool.req_to_token[0, :6] = PLACES
+    held.use_fused_topk = form != "own"
+    name = "RAGGED" if form == "flat" else "PAGED"
+    held.get_topk_transform_method = lambda mode: SimpleNamespace(name=name)
+    module = engine(held, absorbed=True)
+
+    def forward(self, q, k, v, forward_batch, save_kv_cache=True, *, topk_indices, **kwargs):
+        query, out, start = q.reshape(5, HEADS, -1).float(), [], 0
+        buffer = held.token_to_kv_pool.get_key_buffer(1)[:, 0].float()
+        for own, (queries, total) in enumerate(((2, 6), (3, 5))):
+            past = buffer[PLACES[own, : total - queries]]
+            keys = torch.cat([past, k[start : start + queries, 0].float()])
+            for token in range(start, start + queries):
+                seen = keys[CHOSEN[token][CHOSEN[token] >= 0].long()]
+                weights = torch.softmax(query[token] @ seen.T * 0.3, -1)
+                out.append((weights @ seen[:, :CKV]).to(q.dtype).flatten())
+            start += queries
+        return torch.stack(out)
+
+    module.RadixAttention.forward = forward
+    return module
+
+
+def in_form(form: str) -> Tensor:
+    """`CHOSEN`, as an indexer of this form tells it."""
+    sequence = torch.tensor([0, 0, 1, 1, 1])[:, None]
+    told = {
+        "own": CHOSEN,
+        "slots": PLACES[sequence, CHOSEN.clamp(min=0).long()],
+        "flat": CHOSEN + 6 * sequence,
+    }[form]
+    return torch.where(CHOSEN < 0, -1, told).to(torch.int32)
+
+
+@pytest.mark.parametrize("form", ["own", "slots", "flat"])
+def test_sparse_attention_is_captured_with_the_keys_that_each_query_chose(
+    tapped: Tapped, form: str
+) -> None:
+    module = sparse_engine(form)
+    recorder = armed(tapped, instrument_attention, module)
+    q, k = noise(5, HEADS, CKV + KPE), noise(5, 1, CKV + KPE)
+    with capture.request("r"):
+        forward_batch = batch("extend", [2, 3], [6, 5])
+        module.RadixAttention().forward(q, k, k, forward_batch, topk_indices=in_form(form))
+    (captured,) = recorder.captures
+    assert captured.name == f"mla_sparse_bf16_h{HEADS}_ckv{CKV}_kpe{KPE}_topk3"
+    rows = torch.where(CHOSEN < 0, -1, CHOSEN + torch.tensor([0, 0, 6, 6, 6])[:, None])
+    assert captured.inputs["sparse_indices"].tolist() == rows.tolist()
+    assert_replays(captured)
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "reason"),
+    [
+        ({}, CHOSEN[:3], "sparse: padded choice of keys"),
+        ({"hisparse_coordinator": 1}, CHOSEN, "sparse: chosen keys of an unknown form"),
+        ({"use_fused_topk": None}, CHOSEN, "sparse: chosen keys of an unknown form"),
+    ],
+)
+def test_other_sparse_attention_is_refused_by_name(
+    tapped: Tapped, change: dict[str, Any], told: Tensor, reason: str
+) -> None:
+    module = sparse_engine("own")
+    for name, value in change.items():
+        setattr(module.get_attn_backend(), name, value)
+    recorder = armed(tapped, instrument_attention, module)
+    q, k = noise(5, HEADS, CKV + KPE), noise(5, 1, CKV + KPE)
+    with capture.request("r"):
+        forward_batch = batch("extend", [2, 3], [6, 5])
+        module.RadixAttention().forward(q, k, k, forward_batch, topk_indices=told)
+    assert not recorder.captures and recorder.counts["RadixAttention", reason] == 1
+
+
+def test_chosen_key_of_another_sequence_is_counted(tapped: Tapped) -> None:
+    module = sparse_engine("flat")
+    recorder = armed(tapped, instrument_attention, module)
+    q, k = noise(5, HEADS, CKV + KPE), noise(5, 1, CKV + KPE)
+    told = in_form("flat")
+    told[0, 0] = 7
+    with capture.request("r"):
+        forward_batch = batch("extend", [2, 3], [6, 5])
+        module.RadixAttention().forward(q, k, k, forward_batch, topk_indices=told)
+    name = f"mla_sparse_bf16_h{HEADS}_ckv{CKV}_kpe{KPE}_topk3"
+    assert not recorder.captures
+    assert recorder.counts[name, "a chosen key is not of its query's sequence"] == 1
+
+
 def test_normal_attention_is_captured_with_its_expanded_keys(tapped: Tapped) -> None:
     module = engine(pools(), absorbed=False)
     recorder = armed(tapped, instrument_attention, module)

@@ -1,8 +1,8 @@
 """The `deepseek` adapter: DeepSeek-V3 and its kin in SGLang.
 
-Latent attention in both forms (absorbed over compressed key-values, normal over expanded ones),
-the routing with bias and groups, and the GEMMs over block-scaled FP8. V3.2's and V4's choice of
-keys makes attention sparse: counted by that name.
+Latent attention in both forms (absorbed over compressed key-values, normal over expanded ones) and
+over the keys that V3.2's queries choose, the routing with bias and groups, and the GEMMs over
+block-scaled FP8. V4's sparse attention has another form, and is counted.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class DeepSeekAdapter:
     name = "deepseek"
     families: ClassVar[tuple[str, ...]] = (
         attention.LATENT,
+        attention.SPARSE,
         attention.RAGGED,
         "moe_topk_grouped_sigmoid",
         FP8,

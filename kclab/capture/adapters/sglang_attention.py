@@ -8,13 +8,14 @@ order, with those of the tokens being computed behind them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kclab.capture.adapters import CannotCapture, Late, Sighting, Uncaptured
+from kclab.capture.adapters.sglang_sparse import Choice, form_of
 from kclab.capture.adapters.torch_gemm import TAGS
 
 RADIX_MODULE = "sglang.srt.layers.radix_attention"
@@ -22,6 +23,7 @@ RADIX = "RadixAttention"
 ATTENTION = "RadixAttention"
 RAGGED = "ragged_attention"
 LATENT = "mla_absorbed"
+SPARSE = "mla_sparse"
 
 Arguments = Mapping[str, Any]
 Seen = Sighting | Uncaptured | None
@@ -77,6 +79,8 @@ def see_attention(arguments: Arguments, backend: Callable[[], Any]) -> Seen:
         return Uncaptured(ATTENTION, "neither plain prefill nor decode")
     if sum(batch.queries) != arguments["q"].shape[0]:
         return Uncaptured(ATTENTION, "padded tokens")
+    if arguments.get("topk_indices") is not None:
+        return _see_sparse(layer, arguments, batch, backend)
     if is_latent(layer):
         return _see_latent(layer, arguments, batch, backend)
     if layer.qk_head_dim != layer.v_head_dim:
@@ -101,7 +105,7 @@ def _refusal(layer: Any, arguments: Arguments) -> str | None:
         return "cross attention"
     if getattr(layer.attn_type, "value", "decoder") != "decoder":
         return "not causal"
-    if arguments.get("topk_indices") is not None:
+    if arguments.get("topk_indices") is not None and not is_latent(layer):
         return "sparse: each query chooses its keys"
     for name in ("sinks", "attn_sink", "cos_sin_cache"):
         if arguments.get(name) is not None:
@@ -166,7 +170,47 @@ def _see_expanded(layer: Any, arguments: Arguments, batch: Batch) -> Sighting | 
 
 def _see_latent(layer: Any, arguments: Arguments, batch: Batch, backend: Any) -> Sighting:
     """Latent attention's absorbed form: the pool holds compressed key-values."""
-    heads, ckv, pools = layer.tp_q_head_num, layer.v_head_dim, backend()
+    sizes, tensors = _latent(layer, arguments, batch, backend())
+    return _sighting(
+        LATENT,
+        layer,
+        arguments,
+        batch,
+        sizes=sizes,
+        tensors=tensors,
+        output=(sizes["h"], sizes["ckv"]),
+    )
+
+
+def _see_sparse(layer: Any, arguments: Arguments, batch: Batch, backend: Any) -> Seen:
+    """The absorbed form over the keys that each query chose."""
+    pools, indices = backend(), arguments["topk_indices"]
+    form = form_of(pools, arguments["forward_batch"].forward_mode)
+    if form is None:
+        return Uncaptured(ATTENTION, "sparse: chosen keys of an unknown form")
+    if indices.dim() != 2 or indices.shape[0] != sum(batch.queries):
+        return Uncaptured(ATTENTION, "sparse: padded choice of keys")
+    table = pools.req_to_token_pool.req_to_token
+    choice = Choice(indices, form, batch.queries, batch.keys, batch.requests, table)
+    sizes, tensors = _latent(layer, arguments, batch, pools)
+    seen = _sighting(
+        SPARSE,
+        layer,
+        arguments,
+        batch,
+        sizes={**sizes, "topk": indices.shape[1]},
+        tensors={**tensors, "sparse_indices": Late(tuple(indices.shape), choice.rows)},
+        output=(sizes["h"], sizes["ckv"]),
+    )
+    dense = ("qo_indptr", "kv_indptr", "is_causal")  # the choice says it all
+    return replace(seen, inputs={n: v for n, v in seen.inputs.items() if n not in dense})
+
+
+def _latent(
+    layer: Any, arguments: Arguments, batch: Batch, pools: Any
+) -> tuple[dict[str, int], dict[str, Tensor | Late]]:
+    """Sizes of an absorbed form, and its queries and keys."""
+    heads, ckv = layer.tp_q_head_num, layer.v_head_dim
     kpe = layer.qk_head_dim - ckv
     q_nope, q_pe = _halves(arguments["q"], arguments.get("q_rope"), heads, ckv)
     given = _joined_key(arguments, ckv, kpe)
@@ -179,20 +223,12 @@ def _see_latent(layer: Any, arguments: Arguments, batch: Batch, backend: Any) ->
 
         return Late((sum(batch.keys), size), make)
 
-    return _sighting(
-        LATENT,
-        layer,
-        arguments,
-        batch,
-        sizes={"h": heads, "ckv": ckv, "kpe": kpe},
-        tensors={
-            "q_nope": q_nope,
-            "q_pe": q_pe,
-            "ckv": gather(slice(0, ckv), ckv),
-            "kpe": gather(slice(ckv, None), kpe),
-        },
-        output=(heads, ckv),
-    )
+    return {"h": heads, "ckv": ckv, "kpe": kpe}, {
+        "q_nope": q_nope,
+        "q_pe": q_pe,
+        "ckv": gather(slice(0, ckv), ckv),
+        "kpe": gather(slice(ckv, None), kpe),
+    }
 
 
 def _halves(q: Tensor, q_rope: Tensor | None, heads: int, ckv: int) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,8 @@ DEEPSEEK_V3_BLOCK_SCALED = (
 DEEPSEEK_V3: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("mla_absorbed", {"h": 128, "ckv": 512, "kpe": 64}),
     ("mla_absorbed", {"h": 16, "ckv": 512, "kpe": 64}),  # over 8 devices
+    ("mla_sparse", {"h": 128, "ckv": 512, "kpe": 64, "topk": 2048}),  # V3.2
+    ("mla_sparse", {"h": 16, "ckv": 512, "kpe": 64, "topk": 2048}),
     ("ragged_attention", {"h": 128, "d": 192, "dv": 128}),
     ("ragged_attention", {"h": 16, "d": 192, "dv": 128}),
     *(
@@ -52,7 +54,7 @@ DEEPSEEK_V3: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("dense_gemm", {"n": 256, "k": 7168, "dtype": "bf16"}),  # the router
     *(("block_scaled_gemm", {"n": n, "k": k}) for n, k in DEEPSEEK_V3_BLOCK_SCALED),
 )
-"""DeepSeek-V3, R1 and V3.1; V3.2 shares all but the choice of keys."""
+"""DeepSeek-V3, R1 and V3.1; V3.2 with its choice of keys."""
 
 LTX_25_PLAIN = ((16384, 4096), (4096, 16384))
 """(n, k) of the video's feed-forward."""

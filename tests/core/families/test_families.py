@@ -47,6 +47,10 @@ INSTANCES = {
     ),
     "ragged_attention_bf16_h16_kv2_d256": ("ragged_attention", {"h": 16, "kv": 2, "d": 256}),
     "mla_absorbed_bf16_h128_ckv512_kpe64": ("mla_absorbed", {"h": 128, "ckv": 512, "kpe": 64}),
+    "mla_sparse_bf16_h128_ckv512_kpe64_topk2048": (
+        "mla_sparse",
+        {"h": 128, "ckv": 512, "kpe": 64, "topk": 2048},
+    ),
     "moe_topk_softmax_bf16_e512_k10": ("moe_topk_softmax", {"e": 512, "k": 10}),
     "moe_topk_sigmoid_fp32_e256_k8_g8_of4": (
         "moe_topk_grouped_sigmoid",
@@ -66,6 +70,7 @@ SMALL = {
     "gated_delta_rule_update": {"qk": 2, "v": 4, "d": 8},
     "ragged_attention": {"h": 4, "d": 8, "kv": 2, "dv": 3},
     "mla_absorbed": {"h": 4, "ckv": 8, "kpe": 4},
+    "mla_sparse": {"h": 4, "ckv": 8, "kpe": 4, "topk": 3},
     "moe_topk_softmax": {"e": 8, "k": 2},
     "moe_topk_grouped_sigmoid": {"e": 8, "k": 2, "groups": 4, "stay": 2},
     "block_scaled_gemm": {"n": 6, "k": 5},
@@ -140,6 +145,8 @@ def example(name, spec, axes):
         return torch.tensor([0, 1, 3], dtype=getattr(torch, spec.dtype))
     if spec.dtype == "bool":
         return torch.ones(shape, dtype=torch.bool)
+    if name == "sparse_indices":
+        return torch.randint(-1, axes["Tk"], shape, dtype=torch.int32)
     if spec.dtype == "int32":
         return torch.tensor([-1, 0, 0, -1, 1, 1][: shape[0]], dtype=torch.int32)
     return torch.randn(shape).to(getattr(torch, spec.dtype))

@@ -109,6 +109,35 @@ def test_absorbed_latent_attention_equals_the_expanded_one(causal):
     torch.testing.assert_close(torch.einsum("qhc,hvc->qhv", got, up_v), wanted)
 
 
+def test_sparse_latent_attention_is_the_dense_one_where_all_else_is_masked():
+    heads, ckv, kpe = 3, 6, 2
+    q_nope, q_pe, latent, rotated = (
+        wide(5, heads, ckv),
+        wide(5, heads, kpe),
+        wide(9, ckv),
+        wide(9, kpe),
+    )
+    chosen = torch.tensor(
+        [[3, 0, -1], [1, -1, -1], [8, 5, 4], [-1, 6, -1], [-1, -1, -1]], dtype=torch.int32
+    )
+    run = load_run(FAMILIES["mla_sparse"].make(h=heads, ckv=ckv, kpe=kpe, topk=3), BLOCK=2)
+    got = run(q_nope, q_pe, latent, rotated, chosen, 0.3)
+    allowed = torch.zeros(5, 10, dtype=torch.bool).scatter_(1, chosen.long() % 10, True)[:, :9]
+    query = torch.cat([q_nope, q_pe], -1).transpose(0, 1)
+    key = torch.cat([latent, rotated], -1).expand(heads, -1, -1)
+    value = latent.expand(heads, -1, -1)
+    wanted = scaled_dot_product_attention(query, key, value, allowed, scale=0.3).transpose(0, 1)
+    torch.testing.assert_close(got[:4], wanted[:4])
+    assert not got[4].any(), "a query without any key"
+
+
+@pytest.mark.parametrize("row", [-2, 9])
+def test_sparse_latent_attention_refuses_rows_that_are_not_there(row):
+    run = load_run(FAMILIES["mla_sparse"].make(h=1, ckv=2, kpe=2, topk=1))
+    with pytest.raises(IndexError, match="outside of the 9 keys"):
+        run(wide(1, 1, 2), wide(1, 1, 2), wide(9, 2), wide(9, 2), torch.tensor([[row]]), 1.0)
+
+
 def test_softmax_routing_chooses_the_likeliest_and_gives_ties_to_the_lower_id():
     run = load_run(FAMILIES["moe_topk_softmax"].make(e=4, k=2))
     logits = torch.tensor([[0.0, 2.0, 1.0, 2.0], [1.0, 1.0, 1.0, 1.0]])
