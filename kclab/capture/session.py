@@ -16,7 +16,9 @@ from kclab.capture.recorder import Recorder
 from kclab.capture.tap import Tap
 from kclab.core.catalog import load_catalog
 from kclab.core.environment import package_version
+from kclab.core.errors import DatabaseNewer, DatabaseOutdated, KclabError
 from kclab.core.times import now_us
+from kclab.db.connection import require_current
 
 DRAIN_SECONDS = 120.0
 """How long an exiting process waits for a writer that gets nothing done; else, until it is done."""
@@ -59,6 +61,7 @@ def start(plan: CapturePlan) -> Session:
         return _Current.session
     control = ControlFolder(plan.control)
     control.write_worker(process_key(), {"state": "installing", "started_us": now_us()})
+    _require_schema(plan.database)
     recorder = Recorder(plan)
     adapters = load_adapters(plan.adapters)
     tap = Tap(plan, recorder, adapters, load_catalog(plan.definition_folders))
@@ -71,6 +74,19 @@ def start(plan: CapturePlan) -> Session:
     _Current.session = Session(plan, recorder, tap, os.getpid())
     _drain_at_every_exit(recorder, tap)
     return _Current.session
+
+
+def _require_schema(database: Path) -> None:
+    """Raise where this process has another kclab than the one that made the plan.
+
+    What it cannot ask now, it may be able to write to later; the spool is there until then.
+    """
+    try:
+        require_current(database)
+    except (DatabaseNewer, DatabaseOutdated):
+        raise
+    except KclabError:
+        return
 
 
 def stop() -> None:

@@ -34,8 +34,8 @@ def doctor(
 ) -> None:
     """Say what this machine has and what works on it.
 
-    Exit code 0 unless something that is installed or stored does not work: then 4, or 5 where it
-    is the database.
+    Exit code 0 unless something that is installed or stored does not work, or the engine that was
+    asked about is not here: then 4, or 5 where it is the database.
     """
     from kclab.db.health import store_findings
 
@@ -53,7 +53,7 @@ def doctor(
             {**row, "found": "; ".join(filter(None, (row["found"], row["advice"])))} for row in rows
         ]
     print_rows(rows, COLUMNS, form)
-    _conclude(findings)
+    _conclude(findings, engine)
 
 
 def _engine(engine: Engine | None) -> Iterable[Finding]:
@@ -63,10 +63,11 @@ def _engine(engine: Engine | None) -> Iterable[Finding]:
     return [] if engine is None else engine_findings()
 
 
-def _conclude(findings: list[Finding]) -> None:
+def _conclude(findings: list[Finding], engine: Engine | None) -> None:
     counts = Counter(finding.state for finding in findings)
     note(", ".join(f"{counts[state]} {state}" for state in State if counts[state]))
-    broken = [finding for finding in findings if finding.state is State.BROKEN]
+    lacking = [f for f in findings if f.state is State.ABSENT and f.area == engine]
+    broken = lacking + [finding for finding in findings if finding.state is State.BROKEN]
     if broken:
         in_store = all(finding.area == "store" for finding in broken)
         raise typer.Exit(int(ExitCode.DATABASE if in_store else ExitCode.ENVIRONMENT))

@@ -144,3 +144,12 @@ def test_doctor_shows_each_adapters_targets(engine: Path, invoke: Cli) -> None:
 
 def test_doctor_looks_at_engines_only_when_asked(engine: Path, invoke: Cli) -> None:
     assert '"deepseek"' not in invoke("doctor", "--format", "json").out
+
+
+def test_doctor_fails_where_the_engine_that_is_asked_about_is_not_here(
+    monkeypatch: pytest.MonkeyPatch, invoke: Cli
+) -> None:
+    monkeypatch.setattr(targets, "engine_folder", lambda: None)
+    output = invoke("doctor", "--engine", "sglang")
+    assert output.code == 4
+    assert "not installed here; pip install 'kclab[sglang]'" in " ".join(output.out.split())
