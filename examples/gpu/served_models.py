@@ -60,7 +60,7 @@ def qwen_image(folder: Path) -> None:
 
 def language(folder: Path, write: Any, sizes: dict[str, Any], deviations: dict[str, float]) -> None:
     """The tiny model's tokenizer and configuration, and weights of other sizes."""
-    from tiny.language import _scale
+    from tiny.language import redraw
     from transformers import AutoConfig, AutoModelForCausalLM
 
     write(folder)
@@ -70,7 +70,7 @@ def language(folder: Path, write: Any, sizes: dict[str, Any], deviations: dict[s
     config.update(sizes)
     torch.set_default_dtype(torch.bfloat16)
     model = AutoModelForCausalLM.from_config(config)
-    _scale(model, deviations)
+    redraw(model, deviations)
     for old in folder.glob("*.safetensors"):
         old.unlink()
     model.save_pretrained(folder)

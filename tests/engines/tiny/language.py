@@ -63,7 +63,7 @@ def write_qwen3_next(folder: Path) -> None:
     words.save_pretrained(folder)
     model = Qwen3NextForCausalLM(config)
     # Otherwise values are so small that zeros would pass for them.
-    _scale(model, {"in_proj_qkvz.weight": 0.5, "embed_tokens.weight": 1.0})
+    redraw(model, {"in_proj_qkvz.weight": 0.5, "embed_tokens.weight": 1.0})
     model.to(torch.bfloat16).save_pretrained(folder)
     # SGLang reads it, and transformers does not write it.
     _complete(folder / "config.json", full_attention_interval=4)
@@ -101,7 +101,7 @@ def write_deepseek_v3(folder: Path) -> None:
     words.save_pretrained(folder)
     model = DeepseekV3ForCausalLM(config)
     # SGLang's CPU path rounds scores to bfloat16, where close ones would become equal.
-    _scale(model, {"mlp.gate.weight": 0.5, "embed_tokens.weight": 1.0})
+    redraw(model, {"mlp.gate.weight": 0.5, "embed_tokens.weight": 1.0})
     model.to(torch.bfloat16).save_pretrained(folder)
     _complete(folder / "config.json", **DEEPSEEK)
 
@@ -126,7 +126,7 @@ DEEPSEEK = {
 """What SGLang reads of a checkpoint's configuration, and transformers does not write."""
 
 
-def _scale(model: torch.nn.Module, deviations: Mapping[str, float]) -> None:
+def redraw(model: torch.nn.Module, deviations: Mapping[str, float]) -> None:
     """Random weights with these standard deviations, by the end of their names."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
