@@ -190,12 +190,13 @@ def test_other_sparse_attention_is_refused_by_name(
     assert not recorder.captures and recorder.counts["RadixAttention", reason] == 1
 
 
-def test_chosen_key_of_another_sequence_is_counted(tapped: Tapped) -> None:
+@pytest.mark.parametrize(("query", "row"), [(0, 7), (2, 5)], ids=["a later one", "an earlier one"])
+def test_chosen_key_of_another_sequence_is_counted(tapped: Tapped, query: int, row: int) -> None:
     module = sparse_engine("flat")
     recorder = armed(tapped, instrument_attention, module)
     q, k = noise(5, HEADS, CKV + KPE), noise(5, 1, CKV + KPE)
     told = in_form("flat")
-    told[0, 0] = 7
+    told[query, 0] = row
     with capture.request("r"):
         forward_batch = batch("extend", [2, 3], [6, 5])
         module.RadixAttention().forward(q, k, k, forward_batch, topk_indices=told)
