@@ -174,6 +174,7 @@ def test_sparse_attention_is_captured_with_the_keys_that_each_query_chose(
         ({}, CHOSEN[:3], "sparse: padded choice of keys"),
         ({"hisparse_coordinator": 1}, CHOSEN, "sparse: chosen keys of an unknown form"),
         ({"use_fused_topk": None}, CHOSEN, "sparse: chosen keys of an unknown form"),
+        ({"dsa_prefill_impl": "flashmla_sparse_q8"}, CHOSEN, "sparse: computed in FP8"),
     ],
 )
 def test_other_sparse_attention_is_refused_by_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -323,6 +324,18 @@ def test_other_attention_is_refused_by_name(
     recorder = armed(tapped, adapter.instrument_attention, module)
     attend(module, "extend", [2, 3], [6, 3], **more)
     assert recorder.counts["RadixAttention", reason] == 1
+
+
+def test_keys_that_devices_share_are_refused_by_name(
+    tapped: Tapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: SimpleNamespace(attn_dcp_size=2)  # type: ignore[attr-defined]  # a stand-in
+    monkeypatch.setitem(sys.modules, context.__name__, context)
+    module = attention_engine(pools())
+    recorder = armed(tapped, adapter.instrument_attention, module)
+    attend(module, "extend", [2, 3], [6, 3])
+    assert recorder.counts["RadixAttention", "keys split over several devices"] == 1
 
 
 def test_draft_verification_and_padding_are_refused_by_name(tapped: Tapped) -> None:

@@ -7,6 +7,8 @@ order, with those of the tokens being computed behind them.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +26,8 @@ ATTENTION = "RadixAttention"
 RAGGED = "ragged_attention"
 LATENT = "mla_absorbed"
 SPARSE = "mla_sparse"
+IN_FP8 = "flashmla_sparse_q8"
+"""A prefill back-end that rounds queries and keys first, whatever the pool keeps."""
 
 Arguments = Mapping[str, Any]
 Seen = Sighting | Uncaptured | None
@@ -101,6 +105,8 @@ def _refusal(layer: Any, arguments: Arguments) -> str | None:
         return "capped logits"
     if layer.sliding_window_size is not None and layer.sliding_window_size > -1:
         return "sliding window"
+    if _devices_sharing_keys() > 1:
+        return "keys split over several devices"
     if layer.is_cross_attention or getattr(forward_batch, "encoder_lens", None) is not None:
         return "cross attention"
     if getattr(layer.attn_type, "value", "decoder") != "decoder":
@@ -111,6 +117,16 @@ def _refusal(layer: Any, arguments: Arguments) -> str | None:
         if arguments.get(name) is not None:
             return f"with {name}"
     return None
+
+
+def _devices_sharing_keys() -> int:
+    """SGLang's decode context parallelism: each device's pool has a part of every sequence."""
+    context = sys.modules.get("sglang.srt.runtime_context")
+    if context is None:
+        return 1
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):  # a release, a run without
+        return int(context.get_parallel().attn_dcp_size)
+    return 1
 
 
 def _see_pooled(layer: Any, arguments: Arguments, batch: Batch, backend: Any) -> Sighting:
@@ -185,7 +201,10 @@ def _see_latent(layer: Any, arguments: Arguments, batch: Batch, backend: Any) ->
 def _see_sparse(layer: Any, arguments: Arguments, batch: Batch, backend: Any) -> Seen:
     """The absorbed form over the keys that each query chose."""
     pools, indices = backend(), arguments["topk_indices"]
-    form = form_of(pools, arguments["forward_batch"].forward_mode)
+    mode = arguments["forward_batch"].forward_mode
+    if mode.is_extend() and getattr(pools, "dsa_prefill_impl", None) == IN_FP8:
+        return Uncaptured(ATTENTION, "sparse: computed in FP8")
+    form = form_of(pools, mode)
     if form is None:
         return Uncaptured(ATTENTION, "sparse: chosen keys of an unknown form")
     if indices.dim() != 2 or indices.shape[0] != sum(batch.queries):
