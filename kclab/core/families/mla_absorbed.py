@@ -26,24 +26,41 @@ def write(h: int, ckv: int, kpe: int, dtype: str) -> Body:
         "tags": ["stage:absorbed"],
         "axes": {
             **ragged_axes(),
-            "H": const(h, "Query heads."),
-            "C": const(ckv, "Size of the compressed key-value."),
-            "R": const(kpe, "Size of the rotated part of queries and keys."),
+            **latent_axes(h, ckv, kpe),
         },
         "constraints": RAGGED_CONSTRAINTS,
         "inputs": {
-            "q_nope": tensor(["Tq", "H", "C"], name, "Queries, the key up-projection absorbed."),
-            "q_pe": tensor(["Tq", "H", "R"], name, "Rotated part of the queries."),
-            "ckv": tensor(["Tk", "C"], name, "Compressed keys and values of all sequences."),
-            "kpe": tensor(["Tk", "R"], name, "Rotated keys of all sequences."),
+            **latent_inputs(name),
             **ragged_inputs(),
         },
-        "outputs": {
-            "O": tensor(["Tq", "H", "C"], name, "Before the value up-projection."),
-        },
+        "outputs": latent_outputs(name),
         "reference": read_reference("mla_absorbed"),
         "capture": {"adapter": "deepseek"},
     }
+
+
+def latent_axes(h: int, ckv: int, kpe: int) -> Body:
+    """Sizes of the absorbed form."""
+    return {
+        "H": const(h, "Query heads."),
+        "C": const(ckv, "Size of the compressed key-value."),
+        "R": const(kpe, "Size of the rotated part of queries and keys."),
+    }
+
+
+def latent_inputs(dtype: str) -> Body:
+    """Queries, and what all heads share a token."""
+    return {
+        "q_nope": tensor(["Tq", "H", "C"], dtype, "Queries, the key up-projection absorbed."),
+        "q_pe": tensor(["Tq", "H", "R"], dtype, "Rotated part of the queries."),
+        "ckv": tensor(["Tk", "C"], dtype, "Compressed keys and values of all sequences."),
+        "kpe": tensor(["Tk", "R"], dtype, "Rotated keys of all sequences."),
+    }
+
+
+def latent_outputs(dtype: str) -> Body:
+    """What the value up-projection is given."""
+    return {"O": tensor(["Tq", "H", "C"], dtype, "Before the value up-projection.")}
 
 
 FAMILY = Family(

@@ -14,6 +14,7 @@ from kclab.core.families.family import (
     tensor,
     var,
 )
+from kclab.core.families.mla_absorbed import latent_axes, latent_inputs, latent_outputs
 
 
 def write(h: int, ckv: int, kpe: int, topk: int, dtype: str) -> Body:
@@ -27,22 +28,15 @@ def write(h: int, ckv: int, kpe: int, topk: int, dtype: str) -> Body:
         "axes": {
             "Tq": var("Queries of all sequences together."),
             "Tk": var("Keys of all sequences together."),
-            "H": const(h, "Query heads."),
-            "C": const(ckv, "Size of the compressed key-value."),
-            "R": const(kpe, "Size of the rotated part of queries and keys."),
+            **latent_axes(h, ckv, kpe),
             "K": const(topk, "Keys that a query chooses at most."),
         },
         "inputs": {
-            "q_nope": tensor(["Tq", "H", "C"], name, "Queries, the key up-projection absorbed."),
-            "q_pe": tensor(["Tq", "H", "R"], name, "Rotated part of the queries."),
-            "ckv": tensor(["Tk", "C"], name, "Compressed keys and values of all sequences."),
-            "kpe": tensor(["Tk", "R"], name, "Rotated keys of all sequences."),
+            **latent_inputs(name),
             "sparse_indices": tensor(["Tq", "K"], "int32", "Rows of keys; -1 is none."),
             "sm_scale": tensor(None, "float32", "Multiplies the scores."),
         },
-        "outputs": {
-            "O": tensor(["Tq", "H", "C"], name, "Before the value up-projection."),
-        },
+        "outputs": latent_outputs(name),
         "reference": read_reference("mla_sparse"),
         "capture": {"adapter": "deepseek"},
     }
