@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kclab import capture
 from kclab.capture import context
 
-from .conftest import MemoryRecorder, Tapped
+from .conftest import MemoryRecorder, Tapped, current_tap
 
 X = torch.randn(3, 4)
 
@@ -237,13 +237,13 @@ def test_threads_share_one_step_and_none_is_left_watched(tapped: Tapped) -> None
 
 def test_root_that_is_never_called_is_told(tapped: Tapped) -> None:
     recorder = tapped(root="package.Nope")
-    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    current_tap().disarm()
     assert recorder.counts == {("Nope", "never called in this process"): 1}
 
 
 def test_process_of_a_served_engine_that_computes_nothing_is_no_gap(tapped: Tapped) -> None:
     recorder = tapped(root="package.Nope", served=True)
-    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    current_tap().disarm()
     assert not recorder.counts
 
 
@@ -252,7 +252,7 @@ def test_root_whose_calls_were_none_of_the_steps_is_told(tapped: Tapped) -> None
     net = Net()
     for _ in range(3):
         net(X)
-    context._Process.watcher.disarm()  # type: ignore[union-attr]
+    current_tap().disarm()
     assert recorder.counts == {("Net", "no step selected"): 3}
 
 
@@ -261,8 +261,7 @@ def test_disarming_gives_every_function_back(tapped: Tapped) -> None:
     had = "__call__" in vars(Net), nn.Module.__dict__.get("__init_subclass__")
     recorder = tapped(root="Net")
     assert Net.forward is not before[0]
-    tap = context._Process.watcher
-    tap.disarm()  # type: ignore[union-attr]
+    current_tap().disarm()
     assert (Net.forward, Net.__call__, threading.Thread.start, ThreadPoolExecutor.submit) == before
     assert ("__call__" in vars(Net), nn.Module.__dict__.get("__init_subclass__")) == had
     Net()(X)
