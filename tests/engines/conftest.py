@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
+from torch import Tensor
 
 from kclab.capture.options import CaptureOptions
 from kclab.db.store import Store
 from kclab.serving import ServeOptions, ServeSummary, capture_serve
-from tests.serving.conftest import free_port
+from tests.serving.conftest import free_port, gone
 
 HERE = Path(__file__).parent
 LLM_ON_CPU = (
@@ -57,6 +59,30 @@ class Captured:
     @property
     def receipts(self) -> list[dict[str, Any]]:
         return [json.loads(row[0]) for row in self.rows("SELECT receipt FROM capture ORDER BY id")]
+
+    def of_family(self, family: str) -> list[dict[str, Any]]:
+        """The receipts of definitions whose names begin so."""
+        return [r for r in self.receipts if r["definition"].startswith(family)]
+
+    def tensor(self, where: dict[str, str]) -> Tensor:
+        """What a receipt's input or output is."""
+        with safe_open(self.store.database.parent / where["path"], "pt") as file:
+            return file.get_tensor(where["tensor_key"])
+
+    def require_all_passed(self, captures: int | None = None) -> None:
+        """Every capture was replayed and passed; so many, if that is known."""
+        replayed = self.summary.replayed
+        assert replayed is not None and replayed.status == "passed"
+        verdicts = self.rows("SELECT status, count(*) FROM replay GROUP BY status")
+        wanted = self.summary.capture.captures if captures is None else captures
+        assert [tuple(row) for row in verdicts] == [("passed", wanted)]
+
+    def require_nothing_left(self) -> None:
+        """Every process drained its queue and is gone, and so is the control folder."""
+        drained = self.rows("SELECT count(*) FROM capture_worker WHERE drained_us IS NULL")
+        assert drained[0][0] == 0 and len(self.workers) >= 2
+        assert gone(self.workers, 1)
+        assert not list(self.store.database.parent.glob(".kclab-run/*"))
 
     @property
     def workers(self) -> list[int]:

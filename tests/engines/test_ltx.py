@@ -6,7 +6,6 @@ import hashlib
 import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from safetensors import safe_open
 from kclab.db.check import check
 from kclab.serving.files import file_path
 from tests.engines.conftest import Captured, Serve, Write
-from tests.serving.conftest import gone
 
 pytestmark = pytest.mark.engines
 
@@ -60,10 +58,6 @@ def captured(model: Write, serve: Serve, tmp_path_factory: pytest.TempPathFactor
     return serve(model("ltx"), case_file=file, steps=STEPS)
 
 
-def of_family(captured: Captured, family: str) -> list[dict[str, Any]]:
-    return [r for r in captured.receipts if r["definition"].startswith(family)]
-
-
 def test_videos_are_kept_with_their_sound_at_the_size_that_was_asked_for(
     captured: Captured,
 ) -> None:
@@ -83,12 +77,12 @@ def test_videos_are_kept_with_their_sound_at_the_size_that_was_asked_for(
 def test_six_attentions_and_gates_are_captured_in_the_selected_steps(
     captured: Captured, family: str
 ) -> None:
-    found = sorted((r["request_id"], r["step"], r["variant"]) for r in of_family(captured, family))
+    found = sorted((r["request_id"], r["step"], r["variant"]) for r in captured.of_family(family))
     assert found == sorted(product(REQUESTS, STEPS, VIDEO + AUDIO))
 
 
 def test_each_attention_has_its_own_queries_and_keys(captured: Captured) -> None:
-    for receipt in of_family(captured, "sdpa"):
+    for receipt in captured.of_family("sdpa"):
         video, audio = TOKENS[receipt["request_id"]]
         wanted = {
             "attn1": (video, video),
@@ -104,7 +98,7 @@ def test_each_attention_has_its_own_queries_and_keys(captured: Captured) -> None
 
 
 def test_masks_are_captured_where_the_engine_gave_them(captured: Captured) -> None:
-    for receipt in of_family(captured, "sdpa"):
+    for receipt in captured.of_family("sdpa"):
         masked = receipt["request_id"] == "sea" and receipt["variant"].endswith("attn2")
         size = 64 if receipt["variant"] in VIDEO else 32
         end = "_mask_float" if masked else ""
@@ -129,22 +123,12 @@ def test_feed_forward_gemms_are_captured_with_the_checkpoints_weights(
             assert steps == sorted(product(REQUESTS, STEPS)), path
             assert {r["definition"] for r in found} == {definition}
             for receipt in found:
-                stored = tensor_of(captured, receipt["inputs"]["W"])
+                stored = captured.tensor(receipt["inputs"]["W"])
                 assert torch.equal(stored, checkpoint.get_tensor(f"{path}.weight"))
 
 
-def tensor_of(captured: Captured, where: dict[str, str]) -> torch.Tensor:
-    with safe_open(captured.store.database.parent / where["path"], "pt") as file:
-        return file.get_tensor(where["tensor_key"])
-
-
 def test_everything_captured_replays_and_passes(captured: Captured) -> None:
-    replayed = captured.summary.replayed
-    assert replayed is not None and replayed.status == "passed"
-    verdicts = captured.rows("SELECT status, count(*) FROM replay GROUP BY status")
-    assert [tuple(row) for row in verdicts] == [
-        ("passed", captured.summary.capture.captures),
-    ]
+    captured.require_all_passed()
 
 
 def test_coverage_accounts_for_every_attention_of_every_block(captured: Captured) -> None:
@@ -170,10 +154,7 @@ def test_receipts_name_engine_model_request_and_worker(captured: Captured) -> No
 
 
 def test_every_process_drained_and_is_gone(captured: Captured) -> None:
-    drained = captured.rows("SELECT count(*) FROM capture_worker WHERE drained_us IS NULL")
-    assert drained[0][0] == 0 and len(captured.workers) >= 2
-    assert gone(captured.workers, 1)
-    assert not list(captured.store.database.parent.glob(".kclab-run/*"))
+    captured.require_nothing_left()
 
 
 def test_store_is_sound(captured: Captured) -> None:
@@ -193,7 +174,7 @@ def test_two_devices_that_share_the_tokens_lose_nothing_and_say_what_they_left(
     assert captured.summary.replayed is not None
     assert captured.summary.replayed.status == "passed"
     for family, names in (("head_gate", VIDEO + AUDIO), ("sdpa", ("attn2", "audio_attn2"))):
-        found = sorted((r["rank"], r["step"], r["variant"]) for r in of_family(captured, family))
+        found = sorted((r["rank"], r["step"], r["variant"]) for r in captured.of_family(family))
         assert found == sorted(product((0, 1), STEPS, names)), family
     left = {c.name: c.skipped for c in captured.summary.capture.coverage if c.skipped}
     calls = 2 * len(STEPS) * BLOCKS * (len(VIDEO + AUDIO) - 2)

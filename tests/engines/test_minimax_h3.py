@@ -21,7 +21,6 @@ from kclab.db.check import check
 from kclab.fc2.problem import Precision
 from kclab.serving.files import file_path
 from tests.engines.conftest import Captured, Serve, Write
-from tests.serving.conftest import gone
 
 pytestmark = pytest.mark.engines
 
@@ -95,15 +94,6 @@ def captured(start: Start) -> Captured:
     return start()
 
 
-def of_family(captured: Captured, family: str) -> list[dict[str, Any]]:
-    return [r for r in captured.receipts if r["definition"].startswith(family)]
-
-
-def tensor_of(captured: Captured, where: dict[str, str]) -> Tensor:
-    with safe_open(captured.store.database.parent / where["path"], "pt") as file:
-        return file.get_tensor(where["tensor_key"])
-
-
 def checkpoint_weight(model: Write, module: str) -> Tensor:
     part = model("minimax-h3") / "FL2VA" / "transformer"
     with safe_open(part / "diffusion_pytorch_model.safetensors", "pt") as file:
@@ -126,7 +116,7 @@ def test_videos_are_kept_with_their_sound_at_the_size_that_was_asked_for(
 
 
 def test_fc2_of_every_block_is_captured_in_exactly_the_selected_steps(captured: Captured) -> None:
-    found = of_family(captured, "fc2")
+    found = captured.of_family("fc2")
     assert places(found) == sorted(product(REQUESTS, STEPS, modules("mlp.fc2")))
     assert {r["definition"] for r in found} == {f"fc2_bf16_n{WIDTH}_k{INNER}"}
     assert {r["axes"]["M"] for r in found} == {PADDED}
@@ -144,10 +134,10 @@ def test_fc2_has_the_checkpoints_weights_and_each_calls_own_activation(
     captured: Captured, model: Write
 ) -> None:
     digests = set()
-    for receipt in of_family(captured, "fc2"):
-        weight = tensor_of(captured, receipt["inputs"]["weight"])
+    for receipt in captured.of_family("fc2"):
+        weight = captured.tensor(receipt["inputs"]["weight"])
         assert torch.equal(weight, checkpoint_weight(model, receipt["module_path"]))
-        activation = tensor_of(captured, receipt["inputs"]["activation"]).float()
+        activation = captured.tensor(receipt["inputs"]["activation"]).float()
         assert activation.shape == (PADDED, INNER)
         assert activation[: TOKENS[receipt["request_id"]]].abs().mean() > 0.01
         digests.add(digest(activation))
@@ -161,23 +151,16 @@ def digest(tensor: Tensor) -> bytes:
 def test_attention_is_captured_with_the_padding_as_a_document_of_its_own(
     captured: Captured,
 ) -> None:
-    found = of_family(captured, "ragged_attention")
+    found = captured.of_family("ragged_attention")
     assert places(found) == sorted(product(REQUESTS, STEPS, modules("attn")))
     for receipt in found:
         assert receipt["definition"] == f"ragged_attention_bf16_h{HEADS}_kv{HEADS}_d128"
-        bounds = tensor_of(captured, receipt["inputs"]["qo_indptr"])
+        bounds = captured.tensor(receipt["inputs"]["qo_indptr"])
         assert bounds.tolist() == [0, TOKENS[receipt["request_id"]], PADDED]
 
 
 def test_everything_captured_replays_and_passes(captured: Captured) -> None:
-    passed(captured, 2 * CALLS)
-
-
-def passed(captured: Captured, count: int) -> None:
-    replayed = captured.summary.replayed
-    assert replayed is not None and replayed.status == "passed"
-    verdicts = captured.rows("SELECT status, count(*) FROM replay GROUP BY status")
-    assert [tuple(row) for row in verdicts] == [("passed", count)]
+    captured.require_all_passed(2 * CALLS)
 
 
 def test_a_captured_fc2_is_a_boundary_that_a_sweep_takes(captured: Captured) -> None:
@@ -216,10 +199,7 @@ def test_receipts_name_engine_model_request_and_worker(captured: Captured) -> No
 
 
 def test_every_process_drained_and_is_gone(captured: Captured) -> None:
-    drained = captured.rows("SELECT count(*) FROM capture_worker WHERE drained_us IS NULL")
-    assert drained[0][0] == 0 and len(captured.workers) >= 2
-    assert gone(captured.workers, 1)
-    assert not list(captured.store.database.parent.glob(".kclab-run/*"))
+    captured.require_nothing_left()
 
 
 def test_store_is_sound(captured: Captured) -> None:
@@ -230,7 +210,7 @@ def test_two_devices_that_share_the_tokens_capture_fc2_of_theirs_and_whole_heads
     start: Start,
 ) -> None:
     captured = start("--num-gpus", "2", cases=("teapot",))
-    passed(captured, 2 * CALLS)
+    captured.require_all_passed(2 * CALLS)
     queries = set()
     for rank in (0, 1):
         mine = [r for r in captured.receipts if r["rank"] == rank]
@@ -242,7 +222,7 @@ def test_two_devices_that_share_the_tokens_capture_fc2_of_theirs_and_whole_heads
         found = [r for r in mine if r["definition"] == attention]
         assert places(found) == sorted(product(("teapot",), STEPS, modules("attn")))
         for receipt in found:
-            bounds = tensor_of(captured, receipt["inputs"]["qo_indptr"])
+            bounds = captured.tensor(receipt["inputs"]["qo_indptr"])
             assert bounds.tolist() == [0, TOKENS["teapot"], PADDED]
-            queries.add(digest(tensor_of(captured, receipt["inputs"]["Q"])))
+            queries.add(digest(captured.tensor(receipt["inputs"]["Q"])))
     assert len(queries) == CALLS

@@ -10,7 +10,6 @@ import pytest
 from kclab.db.check import check
 from kclab.serving.files import file_path
 from tests.engines.conftest import Captured, Serve, Write, small_cases
-from tests.serving.conftest import gone
 
 pytestmark = pytest.mark.engines
 
@@ -32,12 +31,7 @@ def test_all_requests_are_answered(captured: Captured) -> None:
 
 
 def test_everything_captured_replays_and_passes(captured: Captured) -> None:
-    replayed = captured.summary.replayed
-    assert replayed is not None and replayed.status == "passed"
-    verdicts = captured.rows("SELECT status, count(*) FROM replay GROUP BY status")
-    assert [tuple(row) for row in verdicts] == [
-        ("passed", captured.summary.capture.captures),
-    ]
+    captured.require_all_passed()
 
 
 def test_exactly_the_selected_steps_of_each_request_are_captured(captured: Captured) -> None:
@@ -77,10 +71,7 @@ def test_images_are_kept_at_the_size_that_was_asked_for(captured: Captured) -> N
 
 
 def test_every_process_drained_and_is_gone(captured: Captured) -> None:
-    drained = captured.rows("SELECT count(*) FROM capture_worker WHERE drained_us IS NULL")
-    assert drained[0][0] == 0 and len(captured.workers) >= 2
-    assert gone(captured.workers, 1)
-    assert not list(captured.store.database.parent.glob(".kclab-run/*"))
+    captured.require_nothing_left()
 
 
 def test_store_is_sound(captured: Captured) -> None:

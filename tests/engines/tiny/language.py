@@ -11,23 +11,30 @@ import torch
 from tiny.parts import rounded, tokenizer, write_json
 
 
+def _about(words: Any) -> dict[str, Any]:
+    """What a model's configuration says of its tokenizer."""
+    return {
+        "vocab_size": rounded(len(words)),
+        "max_position_embeddings": 2048,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+        "bos_token_id": None,
+    }
+
+
 def write_qwen3(folder: Path) -> None:
     """A dense language model of two layers."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     words = tokenizer()
     config = Qwen3Config(
-        vocab_size=rounded(len(words)),
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=2048,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        bos_token_id=None,
+        **_about(words),
     )
     words.save_pretrained(folder)
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
@@ -39,14 +46,12 @@ def write_qwen3_next(folder: Path) -> None:
 
     words = tokenizer()
     config = Qwen3NextConfig(
-        vocab_size=rounded(len(words)),
         hidden_size=128,
         intermediate_size=128,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=2048,
         linear_conv_kernel_dim=4,
         linear_key_head_dim=32,
         linear_value_head_dim=32,
@@ -56,9 +61,7 @@ def write_qwen3_next(folder: Path) -> None:
         shared_expert_intermediate_size=64,
         num_experts=4,
         num_experts_per_tok=2,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        bos_token_id=None,
+        **_about(words),
     )
     words.save_pretrained(folder)
     model = Qwen3NextForCausalLM(config)
@@ -75,7 +78,6 @@ def write_deepseek_v3(folder: Path) -> None:
 
     words = tokenizer()
     config = DeepseekV3Config(
-        vocab_size=rounded(len(words)),
         hidden_size=128,
         intermediate_size=256,
         moe_intermediate_size=64,
@@ -93,10 +95,7 @@ def write_deepseek_v3(folder: Path) -> None:
         qk_rope_head_dim=64,
         qk_nope_head_dim=128,
         v_head_dim=128,
-        max_position_embeddings=2048,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        bos_token_id=None,
+        **_about(words),
     )
     words.save_pretrained(folder)
     model = DeepseekV3ForCausalLM(config)
